@@ -49,6 +49,10 @@ fn server() -> Program {
         files: &[
             ("/etc/rfs/server.conf", "Options of the server that systemd starts as rfs-server.service."),
             (
+                "/etc/rfs/server.toml",
+                "Options of the server, for --config. By convention; any other path works.",
+            ),
+            (
                 "/etc/rfs/keys",
                 "Keys of clients, of mode 600, for --keys. By convention; any other path works.",
             ),
@@ -68,6 +72,7 @@ fn fuse() -> Program {
         exit_status: "",
         files: &[
             ("/etc/rfs/NAME.mount", "Source, directory and options of the mount rfs-mount@NAME.service."),
+            ("/etc/rfs/mounts.toml", "Options of mounts, for --config. By convention; any other path works."),
             KEY,
             ("/run/rfs/rfs.sock", "Unix socket of the server of root."),
             ("/run/rfs-fuse", "Control sockets of the mounts of root, for \"rfs-fuse status\"."),

@@ -9,7 +9,7 @@
 
 use std::{ffi::OsString, fmt};
 
-use clap::Parser;
+use clap::{Command, CommandFactory, Parser};
 
 /// The build of a program, and the protocols that it speaks.
 ///
@@ -40,6 +40,13 @@ impl fmt::Display for Build {
 }
 
 impl Build {
+    /// Returns the definition of a command line whose `--version` prints this build.
+    pub fn command<P: CommandFactory>(self) -> Command {
+        // The parser keeps the text until the program ends.
+        let text: &'static str = Box::leak(self.to_string().into_boxed_str());
+        P::command().version(text)
+    }
+
     /// Parses a command line whose `--version` prints this build.
     ///
     /// # Errors
@@ -48,9 +55,7 @@ impl Build {
         self,
         arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<P, clap::Error> {
-        // The parser keeps the text until the program ends.
-        let text: &'static str = Box::leak(self.to_string().into_boxed_str());
-        let mut command = P::command().version(text);
+        let mut command = self.command::<P>();
         let mut matches = command.try_get_matches_from_mut(arguments)?;
         P::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
     }

@@ -22,6 +22,7 @@ use rfs_proto::{BLOCK, BadBlock, Verified};
 
 use crate::cli::{Connection, USAGE, UsageError, parse};
 use rfs_client::{AttachError, AttachOptions, Client, ClientError};
+use rfs_status::logging::{self, LogFormat};
 
 /// Exit code if a block is bad.
 const BAD: u8 = 1;
@@ -109,7 +110,7 @@ pub(crate) fn main(arguments: &[OsString]) -> u8 {
         Ok(args) => args,
         Err(code) => return code,
     };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    logging::init("warn", LogFormat::default());
     match run(args, &mut io::stdout().lock()) {
         Ok(Outcome { bad: 0, .. }) => 0,
         Ok(_) => BAD,

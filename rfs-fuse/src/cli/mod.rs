@@ -5,6 +5,7 @@
 //! session, of the attach call and of the kernel. No locks, no clock. `parse` prints, and relative
 //! paths need the current directory.
 
+mod configuration;
 mod connection;
 mod options;
 mod parse;
@@ -28,8 +29,9 @@ use rfs_status::logging::{LogFormat, SYSLOG};
 use self::security_labels::SecurityLabels;
 use self::values::{Cache, cache, io_uring, kernel_size, parsed, seconds, subtype, timeout};
 pub(crate) use self::{
+    configuration::Configuration,
     connection::{Connection, from_anywhere},
-    parse::{USAGE, or_print, parse},
+    parse::{USAGE, parse},
 };
 pub use self::{
     usage::UsageError,
@@ -48,6 +50,8 @@ Examples:
                                            use TLS, and verify the server's name
   rfs-fuse --key /etc/rfs/key rdma:10.0.0.7:7441 /mnt
                                            carry data over an RDMA device of each side
+  rfs-fuse --config /etc/rfs/mounts.toml /mnt
+                                           use the options that a file has for the mount point
   rfs-fuse scrub /run/rfs/rfs.sock         verify the files of a server with --checksum
   rfs-fuse status /mnt                     what a running mount does (--watch: again and again)
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
@@ -70,13 +74,27 @@ As a helper of mount(8): 0, 32 for a failed mount, 1 for an invalid command line
     name = "rfs-fuse",
     version,
     after_help = EXAMPLES,
-    override_usage = "rfs-fuse [OPTIONS] ADDRESS MOUNTPOINT\n       rfs-fuse [OPTIONS] --memory SIZE MOUNTPOINT",
+    override_usage = "rfs-fuse [OPTIONS] ADDRESS MOUNTPOINT\n       rfs-fuse [OPTIONS] --memory SIZE MOUNTPOINT\n       \
+        rfs-fuse [OPTIONS] --config FILE [MOUNTPOINT]",
     max_term_width = 110
 )]
 pub struct Args {
-    /// The server's address, and the directory to mount on
+    /// The server's address, and the directory to mount on. Or /dev/fd/N: the FUSE device that is
+    /// open as descriptor N, and that the program which starts this one has mounted
     #[arg(value_names = ["ADDRESS", "MOUNTPOINT"], num_args = 1..=2, required = true)]
     paths: Vec<OsString>,
+
+    /// Read the options of the mount from this TOML file, too. It has a table for each mount point,
+    /// with the names of options without the dashes, and address = "ADDRESS". Without MOUNTPOINT,
+    /// the file has one table. Options of the command line replace those of the file, and those
+    /// that they exclude. SIGHUP reads the file again
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Check --config and the files that it names, print the options in effect, and mount nothing.
+    /// Exit status: 0 if they are valid, else 2
+    #[arg(long, requires = "config")]
+    pub(crate) check_config: bool,
 
     /// Start a private server for this mount, which lends SIZE bytes of this machine's memory. The
     /// server and its files end with the mount. Takes no ADDRESS; in /etc/fstab any word takes its

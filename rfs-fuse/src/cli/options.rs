@@ -1,6 +1,6 @@
 //! The options of each component, from the command line. No I/O, no locks, no clock.
 
-use std::{path::Path, time::Duration};
+use std::{os::fd::RawFd, path::Path, time::Duration};
 
 use rdmabox::{Session, SessionOptions};
 use rfs_proto::Identity;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     fuse::{FOREVER, Settings},
-    mount::{Flags, MountOptions},
+    mount::{Flags, MountOptions, descriptor},
     status::AccessOffer,
 };
 use rfs_client::{AccessTimes, AttachOptions, DetachParams};
@@ -44,6 +44,31 @@ impl Args {
                 nodiratime: self.nodiratime,
                 strictatime: self.strictatime || self.norelatime,
             },
+        }
+    }
+
+    /// Returns the descriptor that stands for the mount point: the open FUSE device of a mount that
+    /// another program has made. `None`: this program mounts.
+    ///
+    /// # Errors
+    /// An option is for the program that mounts.
+    pub(crate) fn descriptor(&self) -> Result<Option<RawFd>, UsageError> {
+        let Some(number) = descriptor(&self.mount_point()) else { return Ok(None) };
+        let for_mount = [
+            (self.read_only, "--read-only"),
+            (self.noexec, "--noexec"),
+            (self.suid, "--suid"),
+            (self.dev, "--dev"),
+            (self.sync, "--sync"),
+            (self.allow_other, "--allow-other"),
+            (self.no_allow_other, "--no-allow-other"),
+            (self.for_swap, "--for-swap"),
+            (!self.labels.for_kernel().is_empty(), "a SELinux label"),
+            (self.lost_server == Some(LostServer::Remount), "--lost-server remount"),
+        ];
+        match for_mount.into_iter().find(|(is_given, _)| *is_given) {
+            Some((_, option)) => Err(UsageError::ForMount { option, point: self.mount_point() }),
+            None => Ok(Some(number)),
         }
     }
 

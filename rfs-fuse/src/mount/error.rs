@@ -20,6 +20,14 @@ pub enum MountError {
         /// The reason.
         why: String,
     },
+    /// The descriptor of a mount that another program has made is not usable.
+    #[error("{}: {why}", path.display())]
+    HandedOver {
+        /// Name of the descriptor, as the user gave it.
+        path: PathBuf,
+        /// The reason, and the next step.
+        why: String,
+    },
     /// There is no usable FUSE device.
     #[error("{DEVICE}: {why}")]
     Device {

@@ -2,7 +2,8 @@
 //!
 //! Root mounts by mount(2), other users by the setuid helper fusermount3. The result is an open
 //! FUSE device for [`fuser::Session::from_fd`], and a [`Mounted`] that unmounts. Dropping it does
-//! not unmount: the program decides when to unmount, and how to handle a busy mount.
+//! not unmount: the program decides when to unmount, and how to handle a busy mount. Or another
+//! program has mounted, and hands the open device over.
 //!
 //! # Concurrency
 //! The main thread, and threads of [`within`]. Takes no locks.
@@ -11,6 +12,7 @@ mod check;
 pub(crate) mod connection;
 mod deadline;
 mod error;
+mod handed_over;
 mod helper;
 mod mounted;
 mod options;
@@ -23,7 +25,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::fs::{Mode, OFlags};
@@ -31,7 +33,9 @@ use rustix::fs::{Mode, OFlags};
 pub use check::mount_point;
 pub use deadline::within;
 pub use error::{DEVICE, MountError};
+pub(crate) use handed_over::{check as check_descriptor, descriptor, take};
 pub use helper::helper;
+use mounted::Maker;
 pub use mounted::{Mounted, Unmounted};
 pub use options::{Flags, MountOptions};
 pub use probe::{ProbeAction, look};
@@ -84,20 +88,39 @@ pub fn remount(path: &Path, flags: Flags) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(path, flags.bits(), c"")?)
 }
 
+/// Where to serve a mount.
+#[derive(Debug)]
+pub enum Target {
+    /// On this directory, which [`mount_point`] approved.
+    Directory(PathBuf),
+    /// On an open FUSE device that another program has mounted.
+    HandedOver(OwnedFd, Mounted),
+}
+
+impl Target {
+    /// Returns the mount point, or the name of the device's descriptor if it is unknown.
+    pub fn path(&self) -> &Path {
+        match self {
+            Target::Directory(path) => path,
+            Target::HandedOver(_, mounted) => mounted.path(),
+        }
+    }
+}
+
 /// Mounts on a directory that [`mount_point`] approved.
 pub fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), MountError> {
     let refused = |why: String| MountError::Refused { path: path.to_owned(), why };
-    let (fd, by_helper) = if rustix::process::geteuid().is_root() {
+    let (fd, maker) = if rustix::process::geteuid().is_root() {
         let fd = open_device()?;
         mount_directly(&fd, path, options)
             .map_err(|e| refused(refusal::of_mount(e, refusal::Setting::here())))?;
-        (fd, false)
+        (fd, Maker::Root)
     } else {
         let mounted = helper::mount(path, options);
-        (mounted.map_err(|said| refused(refusal::of_helper(&said, refusal::Setting::here())))?, true)
+        (mounted.map_err(|said| refused(refusal::of_helper(&said, refusal::Setting::here())))?, Maker::Helper)
     };
     let device = table::topmost(path).map(|entry| entry.device);
-    Ok((fd, Mounted { path: path.to_owned(), device, by_helper }))
+    Ok((fd, Mounted { path: path.to_owned(), device, maker }))
 }
 
 fn mount_directly(fd: &OwnedFd, path: &Path, options: &MountOptions) -> Result<(), rustix::io::Errno> {

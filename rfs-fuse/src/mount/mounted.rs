@@ -17,7 +17,36 @@ use super::{connection::abort::Abort, control, helper, table};
 pub struct Mounted {
     pub(super) path: PathBuf,
     pub(super) device: Option<String>,
-    pub(super) by_helper: bool,
+    pub(super) maker: Maker,
+}
+
+/// The program that has made a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Maker {
+    /// This process, as root.
+    Root,
+    /// fusermount3.
+    Helper,
+    /// Another program, which also unmounts. `visible`: the mount is in the mount table of this
+    /// process.
+    Other { visible: bool },
+}
+
+impl Maker {
+    /// Returns the name of a maker in arguments of the watchdog.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Maker::Root => "root",
+            Maker::Helper => "helper",
+            Maker::Other { .. } => "other",
+        }
+    }
+
+    /// Returns the maker of a name. The watchdog never looks at a mount that it does not end.
+    pub(super) fn named(name: &str) -> Option<Maker> {
+        let all = [Maker::Root, Maker::Helper, Maker::Other { visible: false }];
+        all.into_iter().find(|maker| maker.name() == name)
+    }
 }
 
 /// Result of an unmount.
@@ -33,12 +62,28 @@ impl Mounted {
     /// Returns a `Mounted` without a mount.
     #[cfg(test)]
     pub(crate) fn at(path: &Path) -> Mounted {
-        Mounted { path: path.to_owned(), device: None, by_helper: false }
+        Mounted { path: path.to_owned(), device: None, maker: Maker::Root }
     }
 
     /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the mount point if this process can reach the mount there.
+    pub fn visible_path(&self) -> Option<&Path> {
+        (self.maker != Maker::Other { visible: false }).then_some(&self.path)
+    }
+
+    /// Returns true for a mount that another program has made, and unmounts.
+    pub fn is_handed_over(&self) -> bool {
+        matches!(self.maker, Maker::Other { .. })
+    }
+
+    /// Returns true if an error of an access to the mount says nothing about it: the program that
+    /// has made the mount may have made it for another user.
+    pub fn may_refuse(&self, error: &io::Error) -> bool {
+        self.is_handed_over() && error.kind() == io::ErrorKind::PermissionDenied
     }
 
     /// Returns the mount's device number as `major:minor`, as in `/sys/class/bdi`.
@@ -57,12 +102,16 @@ impl Mounted {
         top.is_some_and(|top| self.device.as_ref().is_none_or(|device| *device == top.device))
     }
 
-    /// Unmounts unless a program uses the mount. Blocks until dirty pages are written back.
+    /// Unmounts unless a program uses the mount. Blocks until dirty pages are written back. Leaves
+    /// a mount that another program has made.
     pub fn unmount(&self) -> io::Result<Unmounted> {
+        if self.is_handed_over() {
+            return Ok(Unmounted::Busy);
+        }
         if !self.is_mounted() {
             return Ok(Unmounted::Clean);
         }
-        if self.by_helper {
+        if self.maker == Maker::Helper {
             return match helper::unmount(&self.path, false) {
                 Ok(()) => Ok(Unmounted::Clean),
                 Err(_) if !self.is_mounted() => Ok(Unmounted::Clean),
@@ -78,12 +127,13 @@ impl Mounted {
         }
     }
 
-    /// Takes the mount out of the tree at once. Programs keep their open files.
+    /// Takes the mount out of the tree at once. Programs keep their open files. Leaves a mount that
+    /// another program has made.
     pub fn detach(&self) -> io::Result<()> {
-        if !self.is_mounted() {
+        if self.is_handed_over() || !self.is_mounted() {
             return Ok(());
         }
-        if self.by_helper {
+        if self.maker == Maker::Helper {
             return helper::unmount(&self.path, true).map_err(io::Error::other);
         }
         Ok(rustix::mount::unmount(&self.path, UnmountFlags::DETACH)?)
@@ -100,7 +150,7 @@ impl Mounted {
 
     /// Takes the mount out of the tree. As root, also fails calls that wait for a reply.
     pub(super) fn detach_by_force(&self) -> io::Result<()> {
-        if !self.by_helper && self.is_mounted() {
+        if self.maker == Maker::Root && self.is_mounted() {
             return Ok(rustix::mount::unmount(&self.path, UnmountFlags::FORCE | UnmountFlags::DETACH)?);
         }
         self.detach()

@@ -35,7 +35,11 @@ use rustix::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use super::{connection::abort::Abort, error::MountError, mounted::Mounted};
+use super::{
+    connection::abort::Abort,
+    error::MountError,
+    mounted::{Maker, Mounted},
+};
 use rfs_client::DetachParams;
 use rfs_status::logging::{self, SYSLOG};
 
@@ -68,6 +72,11 @@ pub(crate) struct CoveredDirectory {
 }
 
 impl CoveredDirectory {
+    /// Returns no directory, for a mount that no watchdog unmounts.
+    pub(crate) fn none() -> CoveredDirectory {
+        CoveredDirectory { place: None, locked: None }
+    }
+
     /// Locks a directory before a mount there, once the watchdog of a previous mount has released
     /// it. Leaves the directory unlocked if this user cannot lock it.
     ///
@@ -221,7 +230,7 @@ impl Arguments {
             .arg0(NAME)
             .arg(MARK)
             .arg(device)
-            .arg(if self.mounted.by_helper { "helper" } else { "root" })
+            .arg(self.mounted.maker.name())
             .arg(self.after_kill.name())
             .arg(&self.mounted.path)
             .args(&self.log)
@@ -256,10 +265,10 @@ pub(super) fn run_if_asked() -> Option<u8> {
         return None;
     }
     let device = Some(arguments.next()?.into_string().ok()?);
-    let by_helper = arguments.next()? == OsStr::new("helper");
+    let maker = Maker::named(arguments.next()?.to_str()?)?;
     let after_kill = arguments.next()?;
     let after_kill = AfterKill::ALL.into_iter().find(|what| after_kill == what.name())?;
-    let mounted = Mounted { path: PathBuf::from(arguments.next()?), device, by_helper };
+    let mounted = Mounted { path: PathBuf::from(arguments.next()?), device, maker };
     let log = arguments.next().map(PathBuf::from);
     Some(match watch(&ParsedArguments { mounted, after_kill, log }) {
         Ok(()) => 0,

@@ -12,6 +12,7 @@ use signal_hook::{
 };
 
 use super::error::{RunError, os};
+use crate::cli::Configuration;
 
 /// An event that the main thread waits for.
 pub(super) enum Event {
@@ -30,11 +31,11 @@ pub(super) enum Event {
 pub(super) type Events = (mpsc::Sender<Event>, mpsc::Receiver<Event>);
 
 /// Makes an event of each signal that unmounts, and of each failure of a thread. Other signals only
-/// leave a message.
+/// leave a message. If the options come from a file, SIGHUP has the file read again.
 ///
 /// # Errors
 /// The errors of the operating system.
-pub(super) fn listen_for_signals() -> Result<Events, RunError> {
+pub(super) fn listen_for_signals(configuration: &Configuration) -> Result<Events, RunError> {
     let (send, receive) = mpsc::channel();
     let failed = send.clone();
     rdmabox::failure::watch(move |what| {
@@ -46,11 +47,14 @@ pub(super) fn listen_for_signals() -> Result<Events, RunError> {
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]).map_err(os("cannot handle signals"))?;
     let to = send.clone();
+    let mut configuration = configuration.has_file().then(|| configuration.clone());
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             for signal in signals.forever() {
-                if [SIGUSR1, SIGUSR2].contains(&signal) {
+                if let (SIGHUP, Some(configuration)) = (signal, &mut configuration) {
+                    configuration.reload();
+                } else if [SIGUSR1, SIGUSR2].contains(&signal) {
                     log::info!("{} has no effect", signal_name(signal).unwrap_or("a signal"));
                 } else if to.send(Event::Signal(signal)).is_err() {
                     return;

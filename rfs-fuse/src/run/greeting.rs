@@ -24,9 +24,14 @@ use rfs_status::logging;
 pub(super) fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
     let limit = args.session_options().operation_timeout + Duration::from_secs(1);
     let dead = |why: String| RunError::Dead { path: mounted.path().to_owned(), why };
-    mount::look(mounted.path(), ProbeAction::Directory, limit)
-        .ok_or_else(|| dead("no answer".into()))?
-        .map_err(|e| dead(e.to_string()))?;
+    if let Some(path) = mounted.visible_path() {
+        match mount::look(path, ProbeAction::Directory, limit) {
+            Some(Ok(())) => {}
+            Some(Err(e)) if mounted.may_refuse(&e) => log::debug!("cannot look at the mount: {e}"),
+            Some(Err(e)) => return Err(dead(e.to_string())),
+            None => return Err(dead("no answer".into())),
+        }
+    }
     if let Err(e) = mounted.set_readahead(args.settings().max_readahead) {
         log::debug!("the kernel keeps its read-ahead of 128 KiB: {e}");
     }

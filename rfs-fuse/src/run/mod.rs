@@ -20,6 +20,7 @@ mod unmount;
 
 use std::{
     ffi::OsString,
+    io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -40,10 +41,10 @@ use self::{
     unmount::Served,
 };
 use crate::{
-    cli::{Args, LostServer, USAGE, or_print},
+    cli::{Args, Configuration, LostServer, USAGE},
     daemon,
     fuse::{Adapter, KernelLink, Placement},
-    mount::{self, within},
+    mount::{self, Target, within},
     mount8::{self, Invocation},
     null::NullFs,
     private_server::{self, Log, PrivateServer},
@@ -111,14 +112,17 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
     if let Some(arguments) = command::own_arguments(arguments) {
         return command::main(arguments);
     }
-    let args = match or_print(build.try_parse_from::<Args>(arguments)) {
-        Ok(args) => args.with_absolute_paths(),
-        Err(code) => return code,
+    let (configuration, args) = match Configuration::read(build, arguments) {
+        Ok((configuration, args)) => (configuration, args.with_absolute_paths()),
+        Err(e) => return e.report("rfs-fuse"),
     };
     // With io_uring, the kernel rejects fuser's replies to INTERRUPT, and fuser would log each
     // rejection.
     let filter = if takes_ring(&args) { "info,fuser=error,fuser::reply=off" } else { "info,fuser=error" };
     logging::init(filter, args.log_format);
+    if args.check_config {
+        return show_checked(&configuration, &args);
+    }
     resume_log();
     if args.daemon && !args.detached {
         return match daemon::launch(arguments, args.quiet) {
@@ -127,7 +131,7 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
         };
     }
     let restart = Restart::prepare(arguments);
-    match run(&args) {
+    match run(&args, &configuration) {
         Ok(()) => 0,
         Err(e @ RunError::ServerLost { .. }) if args.lost_server() == LostServer::Remount => {
             let Err(why) = restart.run();
@@ -135,6 +139,48 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
         }
         Err(e) => fail(&e),
     }
+}
+
+/// Checks the options, prints them, and returns the exit code.
+fn show_checked(configuration: &Configuration, args: &Args) -> u8 {
+    match check(args) {
+        Ok(()) => {
+            // If stdout is closed, the text has no place to go.
+            std::io::stdout().write_all(configuration.show().as_bytes()).ok();
+            0
+        }
+        Err(e) => {
+            fail(&e);
+            USAGE
+        }
+    }
+}
+
+/// Makes the checks that come before a connection to the server and before a mount.
+fn check(args: &Args) -> Result<(), RunError> {
+    // A private server has no address yet.
+    let address = if args.memory.is_some() { None } else { args.address()? };
+    if args.memory.is_none() {
+        load_credentials(args)?;
+    }
+    mount_point(args)?;
+    if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
+        log::warn!("{doubt}");
+    }
+    Ok(())
+}
+
+/// Loads the key and the certificates. Warns of a certificate that expires.
+fn load_credentials(args: &Args) -> Result<(Option<Key>, Option<TlsClient>), RunError> {
+    let tls = args.tls()?;
+    let key = args.connection.key.as_deref().map(Key::load).transpose()?;
+    let tls = tls.as_ref().map(TlsClient::load).transpose()?;
+    if let Some(end) = tls.as_ref().and_then(TlsClient::expiry)
+        && let Some(warning) = expiry::warning("--tls-cert", end, SystemTime::now())
+    {
+        log::warn!("{warning}");
+    }
+    Ok((key, tls))
 }
 
 fn fail(error: &RunError) -> u8 {
@@ -155,49 +201,60 @@ fn print_error(what: &str, code: u8) -> u8 {
     code
 }
 
-fn run(args: &Args) -> Result<(), RunError> {
+fn run(args: &Args, configuration: &Configuration) -> Result<(), RunError> {
     if args.detached {
         daemon::start_session();
     }
     if args.for_swap {
         swap_area::prepare().map_err(os("cannot lock the memory of this program"))?;
     }
-    let Some(memory) = args.memory else { return mount_served(args) };
-    // Starting the server takes time, so an unusable mount point is refused first.
-    mount_point(args)?;
+    let Some(memory) = args.memory else { return mount_served(args, configuration, None) };
+    // Starting the server takes time, so an unusable mount point is refused first. The server does
+    // not get an open device.
+    let target = target(args)?;
     let log = match &args.log_file {
         Some(path) => Log::File(path),
         None if args.detached => Log::System,
         None => Log::Inherit,
     };
     let server = PrivateServer::start(memory, log)?;
-    mount_served(&args.served_at(server.address().clone()))
+    mount_served(&args.served_at(server.address().clone()), configuration, Some(target))
 }
 
-/// Returns the directory to mount on. Checks the directory and the FUSE device.
+/// Returns the directory to mount on. Checks the directory and the FUSE device, or the open device
+/// that takes the place of both.
 fn mount_point(args: &Args) -> Result<PathBuf, RunError> {
+    if let Some(number) = args.descriptor()? {
+        mount::check_descriptor(number)?;
+        return Ok(args.mount_point());
+    }
     let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
     mount::device()?;
     Ok(point)
 }
 
-/// Mounts the export of a running server, or the null file system.
-fn mount_served(args: &Args) -> Result<(), RunError> {
-    let address = args.address()?;
-    let tls = args.tls()?;
-    let key = args.connection.key.as_deref().map(Key::load).transpose()?;
-    let tls = tls.as_ref().map(TlsClient::load).transpose()?;
-    if let Some(end) = tls.as_ref().and_then(TlsClient::expiry)
-        && let Some(warning) = expiry::warning("--tls-cert", end, SystemTime::now())
-    {
-        log::warn!("{warning}");
-    }
+/// Returns where to serve the mount. Takes over an open device.
+fn target(args: &Args) -> Result<Target, RunError> {
     let point = mount_point(args)?;
+    Ok(match args.descriptor()? {
+        Some(number) => {
+            let (device, mounted) = mount::take(number)?;
+            Target::HandedOver(device, mounted)
+        }
+        None => Target::Directory(point),
+    })
+}
+
+/// Mounts the export of a running server, or the null file system.
+fn mount_served(args: &Args, configuration: &Configuration, found: Option<Target>) -> Result<(), RunError> {
+    let address = args.address()?;
+    let (key, tls) = load_credentials(args)?;
+    let target = found.map_or_else(|| target(args), Ok)?;
     if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
         log::warn!("{doubt}");
     }
     // From here on a signal is an event, so no signal leaves a mount behind.
-    let events = listen_for_signals()?;
+    let events = listen_for_signals(configuration)?;
     let metrics = args.metrics.map(BoundEndpoint::bind).transpose()?;
     let ring = prepare_ring(args)?;
     // The threads of a ring are bound to the cores of the callers already.
@@ -206,7 +263,7 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
     let Some(address) = address else {
         let placement = place(false);
         let threads = Threads { placement: &placement, ring, metrics };
-        let outcome = serve(args, &point, NullFs::new(args.settings()), threads, None, events);
+        let outcome = serve(args, target, NullFs::new(args.settings()), threads, None, events);
         if args.stats_on_exit {
             report_counters(None, &placement, args.detached);
         }
@@ -214,7 +271,7 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
     };
     let client = {
         let options = Session::builder().options(args.session_options()).key(key).tls(tls).into_options();
-        let (address, mount_point) = (address.clone(), point.to_string_lossy().into_owned());
+        let (address, mount_point) = (address.clone(), target.path().to_string_lossy().into_owned());
         let attach = AttachOptions { mount_point, ..args.attach_options() };
         let limit = options.connect_timeout + attach.busy_timeout + ATTACH_SLACK;
         within(limit, move || Client::connect(&address, &options, &attach))
@@ -232,7 +289,7 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
         locks: adapter.lock_waits(),
     };
     let served = Served { client: &client, link: &link, losses: &losses, observed: &observed };
-    let outcome = serve(args, &point, adapter, threads, Some(served), events);
+    let outcome = serve(args, target, adapter, threads, Some(served), events);
     if args.stats_on_exit {
         report_counters(Some(&client), &placement, args.detached);
     }

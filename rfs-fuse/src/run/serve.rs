@@ -6,7 +6,6 @@
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
-    path::Path,
     sync::{Arc, mpsc},
     thread,
     time::Instant,
@@ -23,7 +22,7 @@ use super::{
 use crate::{
     cli::{Args, IoUring, LostServer},
     fuse::{Device, Filesystem, Placement, Ring, Serving, Started},
-    mount::{self, AfterKill, CoveredDirectory, Mounted, Watchdog},
+    mount::{self, AfterKill, CoveredDirectory, Mounted, Target, Watchdog},
     status::{Answers, MountFacts, StatusSource},
 };
 use rfs_status::metrics::BoundEndpoint;
@@ -39,16 +38,25 @@ pub(super) struct Threads<'a> {
 /// Mounts, prints the greeting, serves until an event ends the mount, and unmounts.
 pub(super) fn serve<F: Filesystem>(
     args: &Args,
-    point: &Path,
+    target: Target,
     filesystem: F,
-    threads: Threads<'_>,
+    mut threads: Threads<'_>,
     client: Option<Served<'_>>,
     (send, events): Events,
 ) -> Result<(), RunError> {
     let mut options = args.mount_options();
     options.flags.read_only |= client.is_some_and(|served| served.client.is_read_only());
-    let covered = CoveredDirectory::lock(point)?;
-    let (device, mounted) = mount::mount(point, &options)?;
+    let (device, mounted, covered) = match target {
+        Target::Directory(point) => {
+            let covered = CoveredDirectory::lock(&point)?;
+            let (device, mounted) = mount::mount(&point, &options)?;
+            (device, mounted, covered)
+        }
+        Target::HandedOver(device, mounted) => (device, mounted, CoveredDirectory::none()),
+    };
+    if mounted.visible_path().is_none() && threads.ring.take().is_some() && args.io_uring() == IoUring::On {
+        return Err(RunError::Ring(io::Error::other("this process cannot reach the mount point")));
+    }
     let mut watchdog = start_watchdog(args, &mounted, covered, client, &send);
     let restart_watchdog = || watchdog.as_mut().map(Watchdog::restart);
     let outcome = serve_mounted(
@@ -83,7 +91,8 @@ fn start_watchdog(
     send: &mpsc::Sender<Event>,
 ) -> Option<Watchdog> {
     let detach = client.and_then(|served| args.detach_params(served.client.mount()?));
-    let after_kill = if args.leave_dead_mount { AfterKill::Leave } else { AfterKill::Unmount };
+    let leaves = args.leave_dead_mount || mounted.is_handed_over();
+    let after_kill = if leaves { AfterKill::Leave } else { AfterKill::Unmount };
     let send = send.clone();
     // Fails only if the main thread has stopped listening.
     let ended = move || drop(send.send(Event::WatchdogEnded));
@@ -102,17 +111,22 @@ fn serve_mounted<F: Filesystem>(
 ) -> Result<MountEnd, RunError> {
     let options = args.mount_options();
     let mut config = Config::default();
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    // The kernel checks the users of a mount that another program has made by its own options.
+    let for_all = options.allow_other || mounted.is_handed_over();
+    config.acl = if for_all { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(args.threads());
-    config.clone_fd = args.threads() > 1;
+    // A clone needs /dev/fuse, which the process may not reach without a right to mount.
+    config.clone_fd = args.threads() > 1 && !mounted.is_handed_over();
     if let Some(Served { client, link, .. }) = client {
         let lost = send.clone();
         client.watch_final_loss(move |reason| {
             // Fails only if the main thread has stopped listening.
             lost.send(Event::ServerLost(reason.to_owned())).ok();
         });
-        link.mounted_on(mounted.path().to_owned(), ring.is_some());
-        link.connect(device.as_fd()).map_err(|e| {
+        if let Some(path) = mounted.visible_path() {
+            link.mounted_on(path.to_owned(), ring.is_some());
+        }
+        link.connect(device.as_fd(), mounted.is_handed_over()).map_err(|e| {
             undo(mounted);
             os("cannot reach the kernel")(e)
         })?;

@@ -9,7 +9,6 @@
 
 use std::{
     io,
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -94,7 +93,8 @@ pub(super) fn wait_and_unmount(
     let ending = Arc::<AtomicBool>::default();
     if let Some(Served { losses, .. }) = client {
         let (begun, mounted) = (Arc::clone(&ending), mounted.clone());
-        losses.count_if(move || begun.load(Ordering::Relaxed) || !mounted.is_mounted());
+        let has_ended = move || mounted.visible_path().is_some() && !mounted.is_mounted();
+        losses.count_if(move || begun.load(Ordering::Relaxed) || has_ended());
     }
     loop {
         let signal = match wait(mounted, events, client, &ending, &mut restart_watchdog)? {
@@ -103,6 +103,13 @@ pub(super) fn wait_and_unmount(
             Wait::ServerLost(_) if lost_server == LostServer::Stay => continue,
             Wait::ServerLost(reason) => return Err(leave_lost_server(mounted, lost_server, reason)),
         };
+        if mounted.is_handed_over() {
+            log::info!("signal {signal}: ending the connection of {}", mounted.path().display());
+            notify_manager(NotifyState::Stopping);
+            ending.store(true, Ordering::Relaxed);
+            write_back(mounted, client)?;
+            return Ok(MountEnd::Detached);
+        }
         log::info!("signal {signal}: unmounting {}", mounted.path().display());
         if when_busy == WhenBusy::Detach {
             notify_manager(NotifyState::Stopping);
@@ -159,7 +166,7 @@ fn detach(
         Some(Err(e)) => log::warn!("cannot unmount {}: {e}: detached", mounted.path().display()),
         None => log::warn!("cannot unmount {} within {UNMOUNT_LIMIT:?}: detached", mounted.path().display()),
     }
-    let written = write_back(mounted.path(), client);
+    let written = write_back(mounted, client);
     mounted.detach().map_err(|source| RunError::Unmount { path: mounted.path().to_owned(), source })?;
     written?;
     Ok(MountEnd::Detached)
@@ -187,7 +194,7 @@ fn wait(
                 ending.store(true, Ordering::Relaxed);
                 notify_manager(NotifyState::Stopping);
                 let is_mounted = mounted.is_mounted();
-                let lost = is_mounted.then(|| write_back(mounted.path(), client).err()).flatten();
+                let lost = is_mounted.then(|| write_back(mounted, client).err()).flatten();
                 undo(mounted);
                 let lost = lost.map(|lost| format!("; {lost}")).unwrap_or_default();
                 return Err(RunError::Failed(failure + &lost));
@@ -219,11 +226,14 @@ fn is_unmount(error: &io::Error, still_mounted: bool) -> bool {
 ///
 /// # Errors
 /// The kernel fails, or takes longer than the limit.
-fn write_back(path: &Path, client: Option<Served<'_>>) -> Result<(), WriteBackError> {
-    let failed = |why| WriteBackError { path: path.to_owned(), why };
+fn write_back(mounted: &Mounted, client: Option<Served<'_>>) -> Result<(), WriteBackError> {
+    let failed = |why| WriteBackError { path: mounted.path().to_owned(), why };
     let late = || format!("they were not written back within {UNMOUNT_LIMIT:?}");
-    let synchronized = match mount::look(path, ProbeAction::Sync, UNMOUNT_LIMIT) {
+    let looked = mounted.visible_path().map(|path| mount::look(path, ProbeAction::Sync, UNMOUNT_LIMIT));
+    // Out of reach, the files are written back one by one.
+    let synchronized = match looked.unwrap_or(Some(Ok(()))) {
         Some(Ok(())) => Ok(()),
+        Some(Err(e)) if mounted.may_refuse(&e) => Ok(()),
         Some(Err(e)) => Err(failed(format!("syncfs: {e}"))),
         None => return Err(failed(late())),
     };

@@ -42,6 +42,7 @@ const FUSE: &str = "fuse.";
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-fuse status",
+    bin_name = "rfs-fuse status",
     max_term_width = 110,
     after_help = "Exit status: 0 if all mounts have answered, 1 if not, 2 for an invalid command line."
 )]

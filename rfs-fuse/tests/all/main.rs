@@ -50,6 +50,12 @@ mod cache {
     mod writeback;
 }
 
+/// The program: options in a file, and mounts that another program has made.
+mod program {
+    mod configuration;
+    mod handed_over;
+}
+
 /// File locks.
 mod locking {
     mod locks;

@@ -63,15 +63,30 @@ use crate::{
             rfs-server pool drain 1 && rfs-server pool remove 1\n  \
         With snapshots that survive a restart of the machine (kill -USR1 makes one at once):\n      \
             rfs-server --memory 4G --memory-dir /dev/shm/rfs --persist /var/lib/rfs\n  \
+        With the options of a file, and what they are:\n      \
+            rfs-server --config /etc/rfs/server.toml\n      \
+            rfs-server --config /etc/rfs/server.toml --check-config\n  \
         What a running server does, once or every 2 seconds:\n      \
             rfs-server status\n      \
             rfs-server status --watch\n\n\
         When clients can connect, the server prints its addresses, one per line, and then a line that \
         begins with \"ready:\". Log lines on standard error report clients that connect and disconnect; \
         RUST_LOG=warn suppresses them.\n\n\
-        Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start or fails, 2 for an invalid command line."
+        Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start or fails, 2 for an invalid command line or \
+        an invalid --config."
 )]
 pub struct Cli {
+    /// Read options from this TOML file, too: their names without the dashes, such as memory =
+    /// "64G". Options of the command line replace those of the file, and those that they exclude.
+    /// SIGHUP reads the file again, applies what can change, and logs what needs a restart
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Check --config and the files that it names, print the options in effect, and start nothing.
+    /// Exit status: 0 if a server could start with them, else 2
+    #[arg(long, requires = "config")]
+    pub check_config: bool,
+
     /// Size of the memory for files: a number of bytes, or of powers of 1024 such as 512m, 4g, 1.5t
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, required_unless_present_any = ["exports", "new_key"])]
     pub memory: Option<u64>,
@@ -296,6 +311,13 @@ const GROUP_MODE: u32 = 0o660;
 /// Interval between snapshots; `None` for no periodic snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Every(Option<Duration>);
+
+impl Every {
+    /// Returns the interval; `None` for no periodic snapshots.
+    pub(super) fn interval(self) -> Option<Duration> {
+        self.0
+    }
+}
 
 fn parse_every(text: &str) -> Result<Every, String> {
     let seconds = |seconds: u32| Every(Some(Duration::from_secs(seconds.into())));

@@ -3,9 +3,12 @@
 //! # Concurrency
 //! See each module.
 
+mod check;
 pub mod cli;
+mod configuration;
 mod new_key;
 mod pool;
+mod reload;
 pub mod run;
 mod socket_access;
 pub mod status;

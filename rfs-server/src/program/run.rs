@@ -9,14 +9,13 @@ use std::{
     net::SocketAddr,
     process::ExitCode,
     sync::{Arc, OnceLock},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use clap::CommandFactory;
 use program_version::Build;
 use rfs_proto::{BLOCK, StatFs, VERSION};
 use rfs_status::{
-    expiry,
     logging::{self, SIGNAL},
     metrics::BoundEndpoint,
 };
@@ -29,9 +28,12 @@ use signal_hook::{
 };
 
 use super::{
+    check::check,
     cli::Cli,
+    configuration::Configuration,
     new_key::{self, KeyFiles},
     pool,
+    reload::{reload, warn_of_expiry},
     status::{self, Answers},
     store::{self, StoreArguments},
 };
@@ -39,6 +41,9 @@ use crate::server::{Server, config::Config};
 
 /// Time for sessions to end after a thread of the server has failed.
 const END_AFTER_FAILURE: Duration = Duration::from_secs(10);
+
+/// Exit status of an invalid command line, and of invalid options in a file.
+const INVALID: u8 = 2;
 
 /// Returns the command line with all commands, for manual pages and completions. The program parses
 /// `status` and `pool` before it parses its own options.
@@ -56,7 +61,14 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
         return pool::main(arguments);
     }
     let protocols = &[("protocol", VERSION), ("runtime protocol", rdmabox::PROTOCOL)];
-    let cli = Build { version: env!("CARGO_PKG_VERSION"), commit, protocols }.parse::<Cli>();
+    let build = Build { version: env!("CARGO_PKG_VERSION"), commit, protocols };
+    let (configuration, cli) = match Configuration::read(build, arguments) {
+        Ok(read) => read,
+        Err(e) => return ExitCode::from(e.report("rfs-server")),
+    };
+    if cli.check_config {
+        return show_checked(&configuration, &cli);
+    }
     if let Some(key) = &cli.new_key {
         let files = KeyFiles { server: cli.keys.as_deref(), client: cli.key_file.as_deref() };
         return match new_key::make(key, files, &mut io::stdout().lock()) {
@@ -74,13 +86,28 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
     let config = cli.into_config();
     let outcome = match key.filter(|_| lends) {
         Some(key) => store::serve(StoreArguments { memory, listen: config.listen, key, kill }),
-        None => serve(config, metrics),
+        None => serve_configured(config, metrics, Some(configuration)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("rfs-server: {reason}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Checks the options, prints them, and returns the exit status of the program.
+fn show_checked(configuration: &Configuration, cli: &Cli) -> ExitCode {
+    match check(cli) {
+        Ok(warnings) => {
+            service_program::say(configuration.show().trim_end());
+            warnings.iter().for_each(|warning| eprintln!("rfs-server: warning: {warning}"));
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("rfs-server: {e}");
+            ExitCode::from(INVALID)
         }
     }
 }
@@ -100,6 +127,15 @@ fn raise_descriptor_limit() {
 /// # Errors
 /// The server did not start, failed, or did not stop in order.
 pub fn serve(config: Config, metrics: Option<SocketAddr>) -> Result<(), String> {
+    serve_configured(config, metrics, None)
+}
+
+/// Serves like [`serve`]. SIGHUP reads `configuration` again.
+fn serve_configured(
+    config: Config,
+    metrics: Option<SocketAddr>,
+    mut configuration: Option<Configuration>,
+) -> Result<(), String> {
     raise_descriptor_limit();
     // In every mode: the default effect of each of them would end the server with all files.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2])
@@ -126,7 +162,7 @@ pub fn serve(config: Config, metrics: Option<SocketAddr>) -> Result<(), String> 
                 }
             }
             SIGUSR2 => log::info!("SIGUSR2 has no effect"),
-            SIGHUP => reload(&server),
+            SIGHUP => reload(&server, configuration.as_mut()),
             signal => {
                 log::info!("{}: the server stops", signal_name(signal).unwrap_or("a signal"));
                 break;
@@ -157,31 +193,6 @@ fn watch_threads(failure: &Arc<OnceLock<String>>, signals: Handle) {
         let _ = failure.set(what.to_owned());
         signals.close();
     });
-}
-
-/// Reads keys and certificates again. A mistake in one file does not affect the other.
-fn reload(server: &Server) {
-    match server.reload_keys() {
-        Ok(Some(count)) => log::info!("reloaded {count} keys"),
-        Ok(None) => log::info!("SIGHUP: the server has no key file to reload"),
-        Err(e) => log::error!(target: SIGNAL, "the keys stay as they were: {e}"),
-    }
-    match server.reload_certificates() {
-        Ok(true) => {
-            log::info!("reloaded the certificates");
-            warn_of_expiry(server);
-        }
-        Ok(false) => {}
-        Err(e) => log::error!(target: SIGNAL, "the certificates stay as they were: {e}"),
-    }
-}
-
-/// Warns if the server's certificate has expired, or expires soon.
-fn warn_of_expiry(server: &Server) {
-    let expiry = server.certificate_expiry();
-    if let Some(warning) = expiry.and_then(|end| expiry::warning("--tls-cert", end, SystemTime::now())) {
-        log::warn!(target: SIGNAL, "{warning}");
-    }
 }
 
 /// Notifies the service manager, if there is one.

@@ -41,6 +41,7 @@ const ENDING: &str = ".status";
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-server status",
+    bin_name = "rfs-server status",
     max_term_width = 110,
     after_help = "Exit status: 0 if the server has answered, 1 if not, 2 for an invalid command line."
 )]

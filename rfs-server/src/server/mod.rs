@@ -24,12 +24,13 @@ use std::{
     fs::DirBuilder,
     io,
     os::unix::fs::DirBuilderExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool, mpsc},
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
+use parking_lot::Mutex;
 use rdmabox::{
     Address, Domain, Host, HostError, HostHandle, KeyFileError, Limits,
     memory::{MemoryBound, available_memory},
@@ -90,7 +91,7 @@ pub struct Server {
     /// Locks the snapshot directory.
     _snapshots: Option<SnapshotDirectory>,
     /// Key file and current keys.
-    keys: Option<(PathBuf, Arc<Keys>)>,
+    keys: Option<(Mutex<PathBuf>, Arc<Keys>)>,
     tls: Option<Arc<TlsServer>>,
     start: Instant,
     /// What became of the snapshots of each export that has some.
@@ -165,7 +166,7 @@ impl Server {
             service,
             _store: store,
             _snapshots: directory,
-            keys: config.keys.clone().zip(keys),
+            keys: config.keys.clone().map(Mutex::new).zip(keys),
             tls,
             start: Instant::now(),
             snapshot_records,
@@ -209,9 +210,20 @@ impl Server {
     /// # Errors
     /// The keys are unchanged.
     pub fn reload_keys(&self) -> Result<Option<usize>, KeyFileError> {
-        let Some((path, keys)) = &self.keys else { return Ok(None) };
+        let path = self.keys.as_ref().map(|(path, _)| path.lock().clone());
+        path.map_or(Ok(None), |path| self.use_keys(&path))
+    }
+
+    /// Reads another key file, which takes the place of the present one. The rest is as for
+    /// [`reload_keys`](Self::reload_keys).
+    ///
+    /// # Errors
+    /// The keys are unchanged, and so is the file that they come from.
+    pub fn use_keys(&self, path: &Path) -> Result<Option<usize>, KeyFileError> {
+        let Some((present, keys)) = &self.keys else { return Ok(None) };
         let names: Vec<&str> = self.exports.iter().map(|export| export.name.as_str()).collect();
         let changed = keys.replace(keys::read(path, &names)?);
+        path.clone_into(&mut present.lock());
         let ender = self.running.ender();
         for session in self.service.sessions_with(&changed) {
             ender.revoke(session, "session closed: its key was removed or its rights changed");
@@ -243,6 +255,12 @@ impl Server {
     /// Returns the names and totals of all exports, in configuration order.
     pub fn exports(&self) -> impl Iterator<Item = (&str, StatFs)> {
         self.exports.iter().map(|export| (export.name.as_str(), export.dispatcher.statfs()))
+    }
+
+    /// Changes the time between two snapshots. `None`: only on request and when the server stops.
+    /// Returns false if there are no snapshots.
+    pub fn set_snapshot_interval(&self, every: Option<Duration>) -> bool {
+        self.snapshotter.as_ref().inspect(|snapshotter| snapshotter.set_interval(every)).is_some()
     }
 
     /// Requests a snapshot of each export. Returns false if there are no snapshots. The server logs
@@ -439,7 +457,11 @@ fn within(limit: Option<Duration>, end: impl FnOnce() + Send + 'static) -> bool 
     started.is_ok() && wait.recv_timeout(limit).is_ok()
 }
 
-fn check_memory(config: &Config, bound: Option<MemoryBound>) -> Result<(), StartError> {
+/// Checks that the memory of all exports is available.
+///
+/// # Errors
+/// It is not.
+pub(crate) fn check_memory(config: &Config, bound: Option<MemoryBound>) -> Result<(), StartError> {
     let each = |export: &ExportConfig| {
         let sums = if config.checksum { export.sums_len() } else { 0 };
         export.arena_len().saturating_add(export.table_len()).saturating_add(sums)

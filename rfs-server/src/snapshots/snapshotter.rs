@@ -160,6 +160,8 @@ impl Job {
 struct Orders {
     now: bool,
     over: bool,
+    /// Time from the end of a snapshot to the start of the next.
+    every: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -178,11 +180,18 @@ pub struct Snapshotter {
 impl Snapshotter {
     /// Starts the thread. It makes snapshots after each interval of `every`, and on request.
     pub fn start(jobs: Vec<Job>, every: Option<Duration>) -> io::Result<Snapshotter> {
-        let shared = Arc::<Shared>::default();
+        let orders = Mutex::new(Orders { every, ..Orders::default() });
+        let shared = Arc::new(Shared { orders, changed: Condvar::new() });
         let own = Arc::clone(&shared);
-        let work = move || work(&own, jobs, every);
+        let work = move || work(&own, jobs);
         let thread = std::thread::Builder::new().name("rfs-persist".into()).spawn(work)?;
         Ok(Snapshotter { shared, thread: Some(thread) })
+    }
+
+    /// Changes the interval. It counts from the end of the last snapshot, or from the start.
+    pub fn set_interval(&self, every: Option<Duration>) {
+        self.shared.orders.lock().every = every;
+        self.shared.changed.notify_all();
     }
 
     /// Requests a snapshot of each export. A running snapshot does not satisfy the request, because
@@ -247,11 +256,11 @@ impl Drop for Snapshotter {
     }
 }
 
-fn work(shared: &Shared, mut jobs: Vec<Job>, every: Option<Duration>) -> Vec<Job> {
+fn work(shared: &Shared, mut jobs: Vec<Job>) -> Vec<Job> {
     if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE) {
         log::debug!("cannot lower the priority of the snapshot thread: {e}");
     }
-    while let Some(asked) = wait(shared, every) {
+    while let Some(asked) = wait(shared) {
         for job in &mut jobs {
             if asked || !job.is_idle() {
                 // The log has the outcome, and the next interval brings another attempt.
@@ -266,8 +275,8 @@ fn work(shared: &Shared, mut jobs: Vec<Job>, every: Option<Duration>) -> Vec<Job
 }
 
 /// Blocks until a snapshot is due. Returns whether it was requested; `None` when the server stops.
-fn wait(shared: &Shared, every: Option<Duration>) -> Option<bool> {
-    let deadline = every.and_then(|every| Instant::now().checked_add(every));
+fn wait(shared: &Shared) -> Option<bool> {
+    let begin = Instant::now();
     let mut orders = shared.orders.lock();
     loop {
         if orders.over {
@@ -276,11 +285,9 @@ fn wait(shared: &Shared, every: Option<Duration>) -> Option<bool> {
         if std::mem::take(&mut orders.now) {
             return Some(true);
         }
-        match deadline {
-            Some(deadline) if shared.changed.wait_until(&mut orders, deadline).timed_out() => {
-                return (!orders.over).then(|| std::mem::take(&mut orders.now));
-            }
-            Some(_) => {}
+        match orders.every.and_then(|every| begin.checked_add(every)) {
+            Some(deadline) if Instant::now() >= deadline => return Some(false),
+            Some(deadline) => drop(shared.changed.wait_until(&mut orders, deadline)),
             None => shared.changed.wait(&mut orders),
         }
     }

@@ -28,8 +28,9 @@ mod memory {
     mod truncation;
 }
 
-/// The program: output, status, failed threads, TLS.
+/// The program: options in a file, output, status, failed threads, TLS.
 mod program {
+    mod configuration;
     mod failure;
     mod output;
     mod pool;

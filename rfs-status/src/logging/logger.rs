@@ -2,7 +2,9 @@
 
 use std::{
     io::{self, Write},
-    time::Instant,
+    sync::atomic::{AtomicU8, Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
 use clap::ValueEnum;
@@ -12,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::{
     counts::COUNTS,
-    repeats::{Repeats, Verdict},
+    repeats::{Omitted, Repeats, Verdict},
     syslog,
 };
 
@@ -32,10 +34,54 @@ pub enum LogFormat {
 /// A logger that counts, and leaves out repetitions.
 struct ProgramLogger {
     inner: Logger,
-    repeats: Mutex<Repeats>,
+    repeats: Mutex<Remembered>,
 }
 
-impl Log for ProgramLogger {
+/// The memory of repetitions, and whether a thread waits to write their number.
+#[derive(Default)]
+struct Remembered {
+    repeats: Repeats,
+    has_writer: bool,
+}
+
+/// Longest sleep of the thread that writes the numbers of repetitions. Another kind of messages may
+/// be due earlier than those that it sleeps for.
+const WRITER_PERIOD: Duration = Duration::from_secs(30);
+
+impl ProgramLogger {
+    /// Starts the thread that writes the number of messages that were left out, unless it runs. It
+    /// ends when none are left out.
+    fn start_writer(&'static self, remembered: &mut Remembered) {
+        if remembered.has_writer {
+            return;
+        }
+        // Without a thread, the next message of the kind has the number.
+        let started = thread::Builder::new().name("log".into()).spawn(|| self.write_omitted());
+        remembered.has_writer = started.is_ok();
+    }
+
+    fn write_omitted(&self) {
+        loop {
+            let due = {
+                let mut remembered = self.repeats.lock();
+                let due = remembered.repeats.next_due();
+                remembered.has_writer = due.is_some();
+                due
+            };
+            let Some(due) = due else { return };
+            thread::sleep(due.saturating_duration_since(Instant::now()).min(WRITER_PERIOD));
+            let omitted = self.repeats.lock().repeats.take_due(Instant::now());
+            omitted.iter().for_each(|omitted| self.write(omitted));
+        }
+    }
+
+    fn write(&self, Omitted { text, level, target, count, seconds }: &Omitted) {
+        let args = format_args!("{text} ({count} more like this in the last {seconds} s)");
+        self.inner.log(&Record::builder().args(args).level(*level).target(target).build());
+    }
+}
+
+impl Log for &'static ProgramLogger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= Level::Warn || self.inner.enabled(metadata)
     }
@@ -49,12 +95,19 @@ impl Log for ProgramLogger {
             return self.inner.log(record);
         }
         let text = record.args().to_string();
-        let verdict = self.repeats.lock().judge(&text, Instant::now());
+        let (level, target) = (record.level(), record.target());
+        let verdict = {
+            let mut remembered = self.repeats.lock();
+            let verdict = remembered.repeats.judge(&text, (level, target), Instant::now());
+            if verdict == Verdict::Omit {
+                self.start_writer(&mut remembered);
+            }
+            verdict
+        };
         match verdict {
             Verdict::Write => self.inner.log(record),
-            Verdict::WriteWith { omitted, seconds } => {
-                let args = format_args!("{text} ({omitted} more like this in the last {seconds} s)");
-                self.inner.log(&Record::builder().args(args).metadata(record.metadata().clone()).build());
+            Verdict::WriteWith { omitted: count, seconds } => {
+                self.write(&Omitted { text, level, target: target.to_owned(), count, seconds });
             }
             Verdict::Omit => {}
         }
@@ -63,6 +116,20 @@ impl Log for ProgramLogger {
     fn flush(&self) {
         self.inner.flush();
     }
+}
+
+/// The format of the program's log, as a number.
+static FORMAT: AtomicU8 = AtomicU8::new(0);
+
+/// Changes the format of the log, of lines from now on.
+pub fn set_format(format: LogFormat) {
+    FORMAT.store(format as u8, Ordering::Relaxed);
+}
+
+fn format() -> LogFormat {
+    let formats = [LogFormat::Text, LogFormat::Json];
+    let is_set = |format: &LogFormat| *format as u8 == FORMAT.load(Ordering::Relaxed);
+    formats.into_iter().find(is_set).unwrap_or_default()
 }
 
 /// Writes a record. In the system's log, time and level are not part of the text.
@@ -99,9 +166,12 @@ fn json(time: &str, record: &Record<'_>, text: &str) -> String {
 /// If the program has a logger already.
 pub fn init(filter: &str, format: LogFormat) {
     let mut builder = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(filter));
-    let inner = builder.format(move |out, record| write(out, format, record)).build();
+    set_format(format);
+    let inner = builder.format(|out, record| write(out, self::format(), record)).build();
     log::set_max_level(inner.filter().max(LevelFilter::Warn));
-    let logger = ProgramLogger { inner, repeats: Mutex::default() };
+    // The logger stays until the program ends.
+    let logger: &'static ProgramLogger =
+        Box::leak(Box::new(ProgramLogger { inner, repeats: Mutex::default() }));
     log::set_boxed_logger(Box::new(logger)).expect("the program starts one logger");
 }
 

@@ -5,7 +5,8 @@
 //! errors count for the status, even if a filter keeps them out of the log.
 //!
 //! # Concurrency
-//! Any thread logs. The memory of repetitions and the last error have a lock each, which is held
+//! Any thread logs. A thread `log` runs while messages are left out, and writes their number after
+//! a while. The memory of repetitions and the last error have a lock each, which is held
 //! briefly.
 
 mod counts;
@@ -14,5 +15,5 @@ mod repeats;
 mod syslog;
 
 pub use counts::{LogCounts, LoggedError, counts};
-pub use logger::{LogFormat, SIGNAL, init};
+pub use logger::{LogFormat, SIGNAL, init, set_format};
 pub use syslog::{SYSLOG, begin as log_to_syslog, is_in_use as is_syslog, send};

@@ -20,6 +20,15 @@ pub struct Entry {
     pub fs_type: String,
     /// The user that mounted, for a FUSE file system.
     pub user: Option<u32>,
+    /// Options of the file system, separated by commas.
+    pub options: String,
+}
+
+impl Entry {
+    /// Returns true if the file system has an option, such as `default_permissions`.
+    pub fn has_option(&self, name: &str) -> bool {
+        self.options.split(',').any(|option| option == name)
+    }
 }
 
 /// Returns the topmost mount on `path`, if `path` is a mount point.
@@ -40,14 +49,13 @@ fn parse(table: &[u8]) -> impl Iterator<Item = Entry> {
         let path = unescape(fields.nth(1)?);
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let fs_type = String::from_utf8_lossy(rest.next()?).into_owned();
-        let user = rest.nth(1).and_then(user_of);
-        Some(Entry { device, path, fs_type, user })
+        let options = rest.nth(1).map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+        Some(Entry { device, path, fs_type, user: user_of(&options), options })
     })
 }
 
 /// Returns the user of the options of a FUSE file system.
-fn user_of(options: &[u8]) -> Option<u32> {
-    let options = std::str::from_utf8(options).ok()?;
+fn user_of(options: &str) -> Option<u32> {
     options.split(',').find_map(|option| option.strip_prefix("user_id=")).and_then(|user| user.parse().ok())
 }
 
@@ -90,9 +98,11 @@ mod tests {
                 device: "0:45".into(),
                 path: "/tmp/a b".into(),
                 fs_type: "fuse.rfs-fuse".into(),
-                user: Some(0)
+                user: Some(0),
+                options: "rw,user_id=0".into()
             }
         );
+        assert!(entries[1].has_option("rw") && !entries[1].has_option("user_id"));
     }
 
     #[test]

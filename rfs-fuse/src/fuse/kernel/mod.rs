@@ -99,9 +99,19 @@ fn inval_entry(parent: u64, name: &[u8], flags: u32) -> Vec<u8> {
 }
 
 impl Kernel {
-    /// Sets the device. From now on notifications reach the kernel.
-    pub fn connect(&self, device: BorrowedFd<'_>) -> io::Result<()> {
-        self.device.set(clone_of(device)?).map_err(|_| io::ErrorKind::AlreadyExists.into())
+    /// Sets the device. From now on notifications reach the kernel. Notifications need a device of
+    /// their own, so that a thread which waits for one ends with a killed process. `may_share`: if
+    /// this process can open no FUSE device, they use the device of the requests. Then only the
+    /// watchdog ends such a wait.
+    ///
+    /// # Errors
+    /// There is no device for notifications.
+    pub fn connect(&self, device: BorrowedFd<'_>, may_share: bool) -> io::Result<()> {
+        let own = clone_of(device).or_else(|e| match may_share {
+            true => device.try_clone_to_owned().map(File::from),
+            false => Err(e),
+        });
+        self.device.set(own?).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
     /// Sets the path of the mount, and whether each core has its own request queue.

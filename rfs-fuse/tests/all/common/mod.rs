@@ -255,12 +255,17 @@ impl Mount {
 
     pub(crate) fn spawn(command: &mut Command, point: &Path) -> Mount {
         require_fuse();
-        let mut child = command
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .expect("rfs-fuse starts");
+        Mount::adopt(child, point)
+    }
+
+    /// Returns the mount of a program with pipes as output when it reports that the mount works.
+    pub(crate) fn adopt(mut child: Child, point: &Path) -> Mount {
         let mut stderr = child.stderr.take().expect("piped");
         let stderr = thread::spawn(move || {
             let mut said = String::new();

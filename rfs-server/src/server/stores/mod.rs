@@ -16,10 +16,11 @@ mod watch;
 use std::path::PathBuf;
 
 use pool::OwnerError;
-use rdmabox::{Address, KeyFileError};
+use rdmabox::{Address, Key, KeyFileError};
 
 pub(super) use drainer::start_drainer;
 pub(super) use member::PoolStore;
+use pool_file::PoolFile;
 pub use pool_file::PoolFileError;
 pub(super) use pool_stores::PoolStores;
 pub(super) use store_thread::StoreThread;
@@ -47,6 +48,18 @@ pub struct StoresConfig {
     pub key: PathBuf,
     /// Length of the pieces of a file that stores take in turn.
     pub unit: u64,
+}
+
+/// Checks the files that stores need.
+///
+/// # Errors
+/// The key, or the list of the stores, cannot be used.
+pub(crate) fn check(config: &StoresConfig) -> Result<(), StoresError> {
+    Key::load(&config.key)?;
+    if let Membership::File(path) = &config.members {
+        PoolFile::read(path)?;
+    }
+    Ok(())
 }
 
 /// Why the stores cannot be used.

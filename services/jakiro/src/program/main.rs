@@ -13,6 +13,7 @@ use jakiro::{
 };
 use program_version::Build;
 use rdmabox::Key;
+use rfs_status::logging::{self, LogFormat};
 use service_program::{StopSignals, say};
 
 /// The build that `--version` prints.
@@ -24,7 +25,7 @@ const BUILD: Build = Build {
 
 fn main() -> ExitCode {
     let cli = BUILD.parse::<Cli>();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    logging::init("info", LogFormat::default());
     let outcome = match (cli.command, cli.serve) {
         (Some(Command::Status(args)), _) => status::show(&args),
         (None, Some(args)) => serve(&args),

@@ -17,6 +17,7 @@ use rfs_paging::{
     cli::{Cli, Command, PagerArgs},
     lender_status,
 };
+use rfs_status::logging::{self, LogFormat};
 use service_program::{StopSignals, say};
 
 /// The build that `--version` prints.
@@ -28,7 +29,7 @@ const BUILD: Build = Build {
 
 fn main() -> ExitCode {
     let cli = BUILD.parse::<Cli>();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    logging::init("info", LogFormat::default());
     let outcome = match cli.command {
         Command::Lend { memory, listen, key, allow_without_keys } => {
             lend(memory, &listen, &key, allow_without_keys)

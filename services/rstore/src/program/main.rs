@@ -11,6 +11,7 @@ use std::{
 };
 
 use program_version::Build;
+use rfs_status::logging::{self, LogFormat};
 use rstore::cli::{Cli, Command};
 
 /// The build that `--version` prints.
@@ -22,7 +23,7 @@ const BUILD: Build = Build {
 
 fn main() -> ExitCode {
     let cli = BUILD.parse::<Cli>();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    logging::init("warn", LogFormat::default());
     let outcome = match cli.command {
         Command::Master(options) => serve::master(&options),
         Command::Store(options) => serve::store(&options),

@@ -5,6 +5,7 @@ use std::{path::Path, process::ExitCode, time::Duration};
 use nessie::{JoinOptions, Members, NessieError, Node, NodeOptions, cli::node::Cli};
 use program_version::Build;
 use rdmabox::Key;
+use rfs_status::logging::{self, LogFormat};
 use service_program::{StopSignals, say};
 
 /// The build that `--version` prints.
@@ -16,7 +17,7 @@ const BUILD: Build = Build {
 
 fn main() -> ExitCode {
     let cli = BUILD.parse::<Cli>();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    logging::init("info", LogFormat::default());
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,0 +1,113 @@
+//! SIGHUP: reads the options, the keys and the certificates again.
+//!
+//! A file that is invalid changes nothing. Each changed option is applied, or needs a restart, and
+//! the log says which. Options that need a restart are named at each SIGHUP until then.
+//!
+//! # Concurrency
+//! The main thread, between two signals.
+
+use std::time::SystemTime;
+
+use option_file::Change;
+use rfs_status::{
+    expiry,
+    logging::{self, SIGNAL},
+};
+
+use super::configuration::{Configuration, NewOptions};
+use crate::server::Server;
+
+/// Reads everything again that can change while the server runs.
+pub(super) fn reload(server: &Server, configuration: Option<&mut Configuration>) {
+    if let Some(configuration) = configuration.filter(|configuration| configuration.has_file())
+        && !reload_options(server, configuration)
+    {
+        return;
+    }
+    reload_keys(server);
+    reload_certificates(server);
+}
+
+/// Reads the file of options again. Returns false if it is invalid.
+fn reload_options(server: &Server, configuration: &mut Configuration) -> bool {
+    let new = match configuration.read_again() {
+        Ok(new) => new,
+        Err(e) => {
+            log::error!(target: SIGNAL, "the options stay as they were: {}", e.one_line());
+            return false;
+        }
+    };
+    if !new.cli.store
+        && let Err(e) = new.cli.clone().into_config().check()
+    {
+        log::error!(target: SIGNAL, "the options stay as they were: {e}");
+        return false;
+    }
+    if new.changes.is_empty() {
+        log::info!("SIGHUP: no option has changed");
+    }
+    for change in &new.changes {
+        match apply(server, &new, change) {
+            Ok(true) => {
+                configuration.applied(change, &new);
+                log::info!("SIGHUP: {change}: applied");
+            }
+            Ok(false) => log::warn!(target: SIGNAL, "SIGHUP: {change}: needs a restart of the server"),
+            Err(e) => log::error!(target: SIGNAL, "SIGHUP: {change}: not applied: {e}"),
+        }
+    }
+    true
+}
+
+/// Applies a changed option. Returns false if that needs a restart.
+///
+/// # Errors
+/// The reason why the option stays as it was.
+fn apply(server: &Server, new: &NewOptions, change: &Change) -> Result<bool, String> {
+    let cli = &new.cli;
+    match change.key.as_str() {
+        "keys" => match (&cli.keys, &change.old) {
+            // A server without keys has no domains for them.
+            (Some(path), Some(_)) => {
+                server.use_keys(path).map(|count| count.is_some()).map_err(|e| e.to_string())
+            }
+            _ => Ok(false),
+        },
+        "log-format" => {
+            logging::set_format(cli.log_format);
+            Ok(true)
+        }
+        "persist-every" if cli.persist.is_some() => {
+            Ok(server.set_snapshot_interval(cli.persist_every.interval()))
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Reads the keys again. A mistake in their file does not affect the certificates.
+fn reload_keys(server: &Server) {
+    match server.reload_keys() {
+        Ok(Some(count)) => log::info!("reloaded {count} keys"),
+        Ok(None) => log::info!("SIGHUP: the server has no key file to reload"),
+        Err(e) => log::error!(target: SIGNAL, "the keys stay as they were: {e}"),
+    }
+}
+
+fn reload_certificates(server: &Server) {
+    match server.reload_certificates() {
+        Ok(true) => {
+            log::info!("reloaded the certificates");
+            warn_of_expiry(server);
+        }
+        Ok(false) => {}
+        Err(e) => log::error!(target: SIGNAL, "the certificates stay as they were: {e}"),
+    }
+}
+
+/// Warns if the server's certificate has expired, or expires soon.
+pub(super) fn warn_of_expiry(server: &Server) {
+    let expiry = server.certificate_expiry();
+    if let Some(warning) = expiry.and_then(|end| expiry::warning("--tls-cert", end, SystemTime::now())) {
+        log::warn!(target: SIGNAL, "{warning}");
+    }
+}
