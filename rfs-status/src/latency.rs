@@ -4,7 +4,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A summary of recorded durations, in seconds. All but the count are 0 without durations.
+/// Upper bounds of the buckets of a metric, in seconds: 1, 2 and 5 of each magnitude from 1 us to
+/// 10 s.
+pub const BUCKETS: [f64; 22] = [
+    1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5,
+    1.0, 2.0, 5.0, 10.0,
+];
+
+/// A summary of recorded durations, in seconds. All but the counts are 0 without durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {
@@ -18,23 +25,52 @@ pub struct Latency {
     pub p99_seconds: f64,
     /// The longest.
     pub max_seconds: f64,
+    /// Their sum. Only for metrics.
+    #[serde(skip)]
+    pub sum_seconds: f64,
+    /// For each of [`BUCKETS`], the number of durations up to it. Only for metrics.
+    #[serde(skip)]
+    pub counts_up_to: [u64; BUCKETS.len()],
 }
 
 impl Latency {
-    /// Creates a summary. `percentile` returns the duration that a percentage does not exceed.
-    pub fn new(count: u64, mean: Duration, percentile: impl Fn(f64) -> Duration) -> Latency {
+    /// Creates a summary of `count` durations with a sum. `percentile` returns the duration that a
+    /// percentage does not exceed, and `count_up_to` the number of durations up to a limit.
+    pub fn new(
+        (count, sum): (u64, Duration),
+        percentile: impl Fn(f64) -> Duration,
+        count_up_to: impl Fn(Duration) -> u64,
+    ) -> Latency {
         let at = |percent| percentile(percent).as_secs_f64();
         Latency {
             count,
-            mean_seconds: mean.as_secs_f64(),
+            mean_seconds: if count == 0 { 0.0 } else { sum.as_secs_f64() / count as f64 },
             p50_seconds: at(50.0),
             p99_seconds: at(99.0),
             max_seconds: at(100.0),
+            sum_seconds: sum.as_secs_f64(),
+            counts_up_to: BUCKETS.map(|bound| count_up_to(Duration::from_secs_f64(bound))),
         }
     }
+}
 
-    /// Returns the sum of all durations in seconds.
-    pub fn sum_seconds(&self) -> f64 {
-        self.mean_seconds * self.count as f64
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_grow_and_counts_follow_them() {
+        assert!(BUCKETS.windows(2).all(|pair| pair[0] < pair[1]));
+        let latency = Latency::new(
+            (2, Duration::from_millis(3)),
+            |percent| Duration::from_millis(if percent > 50.0 { 2 } else { 1 }),
+            |limit| {
+                u64::from(limit >= Duration::from_millis(1)) + u64::from(limit >= Duration::from_millis(2))
+            },
+        );
+        assert_eq!((latency.mean_seconds, latency.p50_seconds, latency.max_seconds), (0.0015, 0.001, 0.002));
+        let at = |bound: f64| latency.counts_up_to[BUCKETS.iter().position(|one| *one == bound).unwrap()];
+        assert_eq!([5e-4, 1e-3, 2e-3, 10.0].map(at), [0, 1, 2, 2]);
+        assert_eq!(Latency::new((0, Duration::ZERO), |_| Duration::ZERO, |_| 0), Latency::default());
     }
 }

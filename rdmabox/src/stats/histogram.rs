@@ -131,6 +131,31 @@ impl Histogram {
         Duration::from_nanos(self.buckets.len().checked_sub(1).map_or(0, upper_bound))
     }
 
+    /// Returns how many durations are in buckets that end at `limit` or below. No longer duration
+    /// counts. A duration may be left out if `limit` exceeds it by less than 12.5 %.
+    ///
+    /// ```
+    /// # use rdmabox::stats::Histogram;
+    /// # use std::time::Duration;
+    /// let times: Histogram = [2, 3, 50].map(Duration::from_micros).into_iter().collect();
+    /// assert_eq!(times.count_up_to(Duration::from_micros(10)), 2);
+    /// assert_eq!(times.count_up_to(Duration::MAX), times.count());
+    /// ```
+    pub fn count_up_to(&self, limit: Duration) -> u64 {
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        // The last bucket also has all longer durations.
+        let fits = |bucket: usize| match bucket == BUCKETS - 1 {
+            true => limit == u64::MAX,
+            false => upper_bound(bucket) <= limit,
+        };
+        self.buckets.iter().enumerate().take_while(|(bucket, _)| fits(*bucket)).map(|(_, count)| count).sum()
+    }
+
+    /// Returns the sum of the durations.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum)
+    }
+
     /// Returns the mean, rounded down to nanoseconds; zero without durations.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.sum.checked_div(self.count).unwrap_or(0))
@@ -206,6 +231,7 @@ mod tests {
     fn an_empty_histogram_reports_zeros() {
         let empty = histogram(&[]);
         assert_eq!((empty.count(), empty.max(), empty.mean()), (0, Duration::ZERO, Duration::ZERO));
+        assert_eq!((empty.count_up_to(Duration::MAX), empty.sum()), (0, Duration::ZERO));
         assert_eq!(empty.percentile(99.0), Duration::ZERO);
         assert_eq!(empty, Histogram::default());
     }
@@ -230,6 +256,8 @@ mod tests {
         let histogram = recorder.snapshot();
         assert_eq!(histogram.percentile(1.0), Duration::ZERO);
         assert_eq!(histogram.max().as_secs(), 4398);
+        let counts = [0, 4400, u64::MAX].map(|secs| histogram.count_up_to(Duration::from_secs(secs)));
+        assert_eq!(counts, [1, 1, 2]);
     }
 
     #[test]
@@ -276,6 +304,17 @@ mod tests {
             prop_assert_eq!(histogram.count(), values.len() as u64);
             let mean = values.iter().map(|&v| u128::from(v)).sum::<u128>() / values.len() as u128;
             prop_assert_eq!(histogram.mean().as_nanos(), mean);
+        }
+
+        #[test]
+        fn a_count_has_no_longer_durations_and_misses_only_near_ones(
+            values in prop::collection::vec(nanos(), 1..200),
+            limit in nanos(),
+        ) {
+            let count = histogram(&values).count_up_to(Duration::from_nanos(limit));
+            let up_to = |limit: u64| values.iter().filter(|value| **value <= limit).count() as u64;
+            prop_assert!(count <= up_to(limit));
+            prop_assert!(count >= up_to(limit - limit / SUB), "{count}");
         }
 
         #[test]

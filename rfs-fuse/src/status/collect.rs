@@ -92,7 +92,11 @@ fn session(client: &Client) -> SessionStatus {
     let count = |name: &str| counters.iter().find(|(other, _)| *other == name).map_or(0, |(_, count)| *count);
     let reconnects = count("returns");
     let latency = |histogram: &rdmabox::stats::Histogram| {
-        Latency::new(histogram.count(), histogram.mean(), |percent| histogram.percentile(percent))
+        Latency::new(
+            (histogram.count(), histogram.sum()),
+            |percent| histogram.percentile(percent),
+            |limit| histogram.count_up_to(limit),
+        )
     };
     SessionStatus {
         state,

@@ -46,7 +46,7 @@ fn add_session(metrics: &mut Exposition, session: &SessionStatus) {
     metrics.counters("runtime_total", help, &["counter"], rows);
     let rows = session.latencies.iter().map(|(kind, latency)| (kind.as_str(), *latency));
     let help = "Time from the submission of a request to the server to its completion.";
-    metrics.summaries("request_duration_seconds", help, "kind", rows);
+    metrics.histograms("request_duration_seconds", help, "kind", rows);
 }
 
 #[cfg(test)]
@@ -105,7 +105,12 @@ mod tests {
             let names: Vec<&str> = rfs_status::metrics::names(&file, "rfs_mount_").collect();
             assert!(names.len() > 2, "{names:?}");
             for name in names {
-                assert!(text.contains(&format!("# TYPE {name} ")), "{name} is not exported");
+                let is_part = |end| {
+                    let of = |name| text.contains(&format!("# TYPE {name} histogram\n"));
+                    name.strip_suffix(end).is_some_and(of)
+                };
+                let is_exported = text.contains(&format!("# TYPE {name} "));
+                assert!(is_exported || ["_bucket", "_sum", "_count"].into_iter().any(is_part), "{name}");
             }
         }
     }

@@ -2,10 +2,14 @@
 
 use prometheus::{
     Encoder, TextEncoder,
-    proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary},
+    proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType},
 };
 
-use crate::{latency::Latency, logging::LogCounts, process::ProcessStatus};
+use crate::{
+    latency::{BUCKETS, Latency},
+    logging::LogCounts,
+    process::ProcessStatus,
+};
 
 /// The values of labels of a row, and the row's value.
 pub type Row<'a> = (Vec<&'a str>, f64);
@@ -71,8 +75,8 @@ impl Exposition {
         self.add(name, help, MetricType::COUNTER, rows.into_iter().map(metric).collect());
     }
 
-    /// Adds a summary in seconds for each value of `label`.
-    pub fn summaries<'a>(
+    /// Adds a histogram in seconds for each value of `label`.
+    pub fn histograms<'a>(
         &mut self,
         name: &str,
         help: &str,
@@ -81,10 +85,10 @@ impl Exposition {
     ) {
         let metric = |(value, latency): (&'a str, Latency)| {
             let mut metric = labelled(&[label], &[value]);
-            metric.set_summary(summary(&latency));
+            metric.set_histogram(histogram(&latency));
             metric
         };
-        self.add(name, help, MetricType::SUMMARY, rows.into_iter().map(metric).collect());
+        self.add(name, help, MetricType::HISTOGRAM, rows.into_iter().map(metric).collect());
     }
 
     /// Adds the metrics that all programs have.
@@ -143,23 +147,25 @@ fn labelled(names: &[&str], values: &[&str]) -> Metric {
     metric
 }
 
-/// Returns a summary with the median and the 99th percentile.
-fn summary(latency: &Latency) -> Summary {
-    let quantile = |part: f64, value: f64| {
-        let mut quantile = Quantile::default();
-        quantile.set_quantile(part);
-        quantile.set_value(value);
-        quantile
+/// Returns a histogram. The format adds the bucket of all durations.
+fn histogram(latency: &Latency) -> Histogram {
+    let bucket = |(bound, count): (&f64, &u64)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(*bound);
+        bucket.set_cumulative_count(*count);
+        bucket
     };
-    let mut summary = Summary::default();
-    summary.set_sample_count(latency.count);
-    summary.set_sample_sum(latency.sum_seconds());
-    summary.set_quantile(vec![quantile(0.5, latency.p50_seconds), quantile(0.99, latency.p99_seconds)]);
-    summary
+    let mut histogram = Histogram::default();
+    histogram.set_sample_count(latency.count);
+    histogram.set_sample_sum(latency.sum_seconds);
+    histogram.set_bucket(BUCKETS.iter().zip(&latency.counts_up_to).map(bucket).collect());
+    histogram
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -168,11 +174,13 @@ mod tests {
         metrics.gauges("size_bytes", "Size.", &["export"], [(vec!["a\"b\n"], 4096.0), (vec!["c"], 0.5)]);
         metrics.counter("requests_total", "Requests.", 7.0);
         metrics.gauges("nothing", "No rows.", &["export"], []);
-        let latency =
-            Latency { count: 4, mean_seconds: 0.5, p50_seconds: 0.25, p99_seconds: 1.0, max_seconds: 1.0 };
-        metrics.summaries("latency_seconds", "Latency.", "kind", [("read", latency)]);
+        let up_to = |limit: Duration| if limit < Duration::from_millis(500) { 1 } else { 4 };
+        let latency = Latency::new((4, Duration::from_secs(2)), |_| Duration::from_millis(500), up_to);
+        metrics.histograms("latency_seconds", "Latency.", "kind", [("read", latency)]);
+        let text = metrics.encode();
+        let (head, buckets) = text.split_at(text.find("rfs_test_latency_seconds_bucket").unwrap());
         assert_eq!(
-            metrics.encode(),
+            head,
             "# HELP rfs_test_size_bytes Size.\n\
              # TYPE rfs_test_size_bytes gauge\n\
              rfs_test_size_bytes{export=\"a\\\"b\\n\"} 4096\n\
@@ -181,11 +189,20 @@ mod tests {
              # TYPE rfs_test_requests_total counter\n\
              rfs_test_requests_total 7\n\
              # HELP rfs_test_latency_seconds Latency.\n\
-             # TYPE rfs_test_latency_seconds summary\n\
-             rfs_test_latency_seconds{kind=\"read\",quantile=\"0.5\"} 0.25\n\
-             rfs_test_latency_seconds{kind=\"read\",quantile=\"0.99\"} 1\n\
-             rfs_test_latency_seconds_sum{kind=\"read\"} 2\n\
-             rfs_test_latency_seconds_count{kind=\"read\"} 4\n"
+             # TYPE rfs_test_latency_seconds histogram\n"
         );
+        let lines: Vec<&str> = buckets.lines().collect();
+        assert_eq!(lines.len(), BUCKETS.len() + 3);
+        for line in [
+            "rfs_test_latency_seconds_bucket{kind=\"read\",le=\"0.000001\"} 1",
+            "rfs_test_latency_seconds_bucket{kind=\"read\",le=\"0.2\"} 1",
+            "rfs_test_latency_seconds_bucket{kind=\"read\",le=\"0.5\"} 4",
+            "rfs_test_latency_seconds_bucket{kind=\"read\",le=\"10\"} 4",
+            "rfs_test_latency_seconds_bucket{kind=\"read\",le=\"+Inf\"} 4",
+            "rfs_test_latency_seconds_sum{kind=\"read\"} 2",
+            "rfs_test_latency_seconds_count{kind=\"read\"} 4",
+        ] {
+            assert!(lines.contains(&line), "{line}: {lines:?}");
+        }
     }
 }

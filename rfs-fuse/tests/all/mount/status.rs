@@ -208,7 +208,8 @@ fn metrics_are_scraped() {
     for line in [
         "rfs_mount_requests_total{kind=\"mkdir\"} 1\n",
         "rfs_mount_session_connected 1\n",
-        "# TYPE rfs_mount_request_duration_seconds summary\n",
+        "# TYPE rfs_mount_request_duration_seconds histogram\n",
+        "rfs_mount_request_duration_seconds_bucket{kind=\"call\",le=\"10\"} ",
     ] {
         assert!(answer.contains(line), "{line}: {answer}");
     }
