@@ -24,7 +24,7 @@ use measure::interrupt::Interrupt;
 use error::{Error, Result};
 use report::Report;
 use testbed::{Plan, ServerOptions};
-use trials::{clients, cut, full, killed_clients, killed_server, packets, stopped};
+use trials::{clients, cut, full, killed_clients, killed_server, packets, pool, stopped};
 
 /// Tests the reliability of rfs: kills and stops programs, loses packets, fills the server, and
 /// runs many clients
@@ -40,6 +40,9 @@ struct Cli {
     /// Memory of the server
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, default_value = "256m")]
     memory: u64,
+    /// Number of stores that lend as much memory to the server
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    stores: usize,
     /// Do not check growth of memory, which means nothing in a trial of seconds
     #[arg(long)]
     short: bool,
@@ -104,6 +107,13 @@ enum Trial {
     /// Two mounts write until space is exhausted; then all files are checked, removed, and written
     /// again
     Full,
+    /// Adds a store to a server with two stores, drains another one and removes it, while three
+    /// mounts are used
+    Pool {
+        /// Bytes to write for the server and for each store. A drain moves as much
+        #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, default_value = "64m")]
+        fill: u64,
+    },
     /// Uses many mounts at the same time
     Clients {
         /// Number of mounts
@@ -125,7 +135,8 @@ fn run(cli: Cli) -> Result<Report> {
     let beside =
         || std::env::current_exe().map(|path| path.with_file_name("")).map_err(Error::io("own place"));
     let bin_dir = cli.bin_dir.map_or_else(beside, Ok)?;
-    let plan = Plan { bin_dir, provider: cli.provider, memory: cli.memory, short: cli.short, interrupt };
+    let Cli { provider, memory, stores, short, .. } = cli;
+    let plan = Plan { bin_dir, provider, memory, stores, short, interrupt };
     match cli.trial {
         Trial::KilledClients { times } => killed_clients::run(&plan, times),
         Trial::KilledServer { times, checksum, persist } => {
@@ -137,6 +148,7 @@ fn run(cli: Cli) -> Result<Report> {
         }
         Trial::Cut { times, lease } => cut::run(&plan, times, lease.map(Duration::from_secs)),
         Trial::Full => full::run(&plan),
+        Trial::Pool { fill } => pool::run(&plan, fill),
         Trial::Concurrent(options) => concurrent::run(&plan, &options),
         Trial::Clients { clients, seconds } => clients::run(&plan, clients, Duration::from_secs(seconds)),
     }

@@ -6,6 +6,7 @@
 
 mod memory;
 mod network;
+mod pool;
 mod prestarted;
 mod processes;
 
@@ -29,6 +30,7 @@ pub(crate) use network::{Host, Network};
 pub(crate) use processes::{stuck, time_until};
 
 use crate::error::{Error, Result};
+use pool::Stores;
 use prestarted::{CommandShell, PrestartedProgram};
 use processes::{START, kill, send, succeed};
 
@@ -41,6 +43,8 @@ pub(crate) struct Plan {
     pub(crate) provider: String,
     /// Memory of the server in bytes.
     pub(crate) memory: u64,
+    /// Number of stores whose memory the server uses, too.
+    pub(crate) stores: usize,
     /// True if the trial is too short to check growth of memory.
     pub(crate) short: bool,
     /// Ends the trial early.
@@ -68,6 +72,8 @@ pub(crate) struct Testbed<'a> {
     shell: CommandShell,
     address: String,
     mounts: u32,
+    /// The stores of the server, if it has some.
+    stores: Option<Stores<'a>>,
     /// Additional arguments of the server.
     more: Vec<String>,
     /// Directory of the server's memory, if the memory outlives the server.
@@ -135,25 +141,22 @@ fn listen(plan: &Plan, dir: &Path) -> String {
 
 impl Testbed<'_> {
     /// Starts a server with prefaulted memory. Its resident memory then grows only by its own
-    /// state.
+    /// state. It has the stores of the plan.
     pub(crate) fn start(plan: &Plan) -> Result<Testbed<'_>> {
-        let dir = directory()?;
-        let listen = listen(plan, dir.path());
-        Testbed::start_with(plan, dir, &server(plan, None, &listen))
+        Testbed::start_pool(plan, None, plan.stores, &[])
     }
 
     /// Starts a server at one end of a simulated network, for mounts over TCP. `more` are arguments
-    /// of the server.
+    /// of the server. The stores of the plan are at the same end.
     pub(crate) fn start_at<'a>(plan: &'a Plan, network: &'a Network, more: &[String]) -> Result<Testbed<'a>> {
-        let listen = format!("tcp:{}:0", Host::Server.address());
-        let command = server(plan, None, &listen).args(more);
-        let mut testbed = Testbed::start_with(plan, directory()?, &network.at(Host::Server, &command))?;
-        testbed.network = Some(network);
-        Ok(testbed)
+        Testbed::start_pool(plan, Some(network), plan.stores, more)
     }
 
     /// Starts a server whose memory outlives it.
     pub(crate) fn start_kept(plan: &Plan, options: ServerOptions) -> Result<Testbed<'_>> {
+        if plan.stores > 0 {
+            return Err(Error::Missing("the memory of a server with stores does not outlive it".into()));
+        }
         let kept = tempfile::Builder::new().prefix("rfs-reliability-").tempdir_in("/dev/shm");
         let kept = kept.map_err(Error::io("a directory in memory"))?;
         let dir = directory()?;
@@ -170,7 +173,8 @@ impl Testbed<'_> {
         let shell = CommandShell::start(dir.path())?;
         let dir = Some(dir);
         let (more, kept) = (Vec::new(), None);
-        Ok(Testbed { plan, network: None, server, next: None, shell, address, mounts: 0, more, kept, dir })
+        let (network, stores) = (None, None);
+        Ok(Testbed { plan, network, server, next: None, shell, address, mounts: 0, stores, more, kept, dir })
     }
 
     /// Returns the process ID of the server.

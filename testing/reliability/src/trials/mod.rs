@@ -6,5 +6,6 @@ pub(crate) mod full;
 pub(crate) mod killed_clients;
 pub(crate) mod killed_server;
 pub(crate) mod packets;
+pub(crate) mod pool;
 pub(crate) mod stopped;
 mod workload;
