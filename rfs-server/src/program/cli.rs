@@ -10,7 +10,10 @@ use clap::Parser;
 use rdmabox::{Address, Fencing, tls::TlsServerFiles};
 use rfs_status::logging::LogFormat;
 
-use super::socket_access::{parse_group, parse_mode as parse_socket_mode};
+use super::{
+    lend::LendArguments,
+    socket_access::{parse_group, parse_mode as parse_socket_mode},
+};
 use crate::{
     metadata::root::Root,
     server::{
@@ -61,6 +64,9 @@ use crate::{
             rfs-server pool status\n      \
             rfs-server pool add tcp:10.0.0.9:7450\n      \
             rfs-server pool drain 1 && rfs-server pool remove 1\n  \
+        Memory for files, and memory for pagers (rfs-paging run, rfs-paging nbd):\n      \
+            rfs-server --memory 16G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys \\\n        \
+                --lend 16G --lend-listen tcp:10.0.0.7:7450 --lend-key /etc/rfs/pagers.key\n  \
         With snapshots that survive a restart of the machine (kill -USR1 makes one at once):\n      \
             rfs-server --memory 4G --memory-dir /dev/shm/rfs --persist /var/lib/rfs\n  \
         With the options of a file, and what they are:\n      \
@@ -165,6 +171,10 @@ pub struct Cli {
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, default_value = "256k", requires = "pool_key",
         conflicts_with = "store")]
     pub stripe_unit: u64,
+
+    /// What the server lends to pagers.
+    #[command(flatten)]
+    pub lending: LendArguments,
 
     /// Address to listen on: unix:/path, tcp:host:port or rdma:host:port; may be repeated. Port 0
     /// selects a free port.

@@ -6,6 +6,7 @@
 mod check;
 pub mod cli;
 mod configuration;
+mod lend;
 mod new_key;
 mod pool;
 mod reload;

@@ -14,6 +14,7 @@ use std::{
 
 use clap::CommandFactory;
 use program_version::Build;
+use rfs_paging::Lender;
 use rfs_proto::{BLOCK, StatFs, VERSION};
 use rfs_status::{
     logging::{self, SIGNAL},
@@ -82,11 +83,12 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
     logging::init("info", cli.log_format);
     let lends = cli.store;
     let (metrics, kill) = (cli.metrics, !cli.keep_stragglers);
+    let (lending, open) = (cli.lending.clone(), cli.allow_without_keys);
     let (memory, key) = (cli.memory.unwrap_or_default(), cli.pool_key.clone());
     let config = cli.into_config();
     let outcome = match key.filter(|_| lends) {
         Some(key) => store::serve(StoreArguments { memory, listen: config.listen, key, kill }),
-        None => serve_configured(config, metrics, Some(configuration)),
+        None => serve_and_lend(config, metrics, Some(configuration), || lending.start(open)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -127,14 +129,16 @@ fn raise_descriptor_limit() {
 /// # Errors
 /// The server did not start, failed, or did not stop in order.
 pub fn serve(config: Config, metrics: Option<SocketAddr>) -> Result<(), String> {
-    serve_configured(config, metrics, None)
+    serve_and_lend(config, metrics, None, || Ok(None))
 }
 
-/// Serves like [`serve`]. SIGHUP reads `configuration` again.
-fn serve_configured(
+/// Serves like [`serve`]. SIGHUP reads `configuration` again. `lend` starts to lend memory to
+/// pagers, before the server starts.
+fn serve_and_lend(
     config: Config,
     metrics: Option<SocketAddr>,
     mut configuration: Option<Configuration>,
+    lend: impl FnOnce() -> Result<Option<Lender>, String>,
 ) -> Result<(), String> {
     raise_descriptor_limit();
     // In every mode: the default effect of each of them would end the server with all files.
@@ -146,10 +150,11 @@ fn serve_configured(
     // First, because the start of a server takes time.
     let metrics = metrics.map(BoundEndpoint::bind).transpose().map_err(|e| e.to_string())?;
     let socket = config.socket;
+    let lender = lend()?;
     let server = Server::start(config).map_err(|e| e.to_string())?;
     warn_of_expiry(&server);
     let answers = Answers::start(&server, socket, metrics).map_err(|e| e.to_string())?;
-    if let Err(e) = announce(&server, answers.metrics_address(), &mut io::stdout().lock()) {
+    if let Err(e) = announce(&server, answers.metrics_address(), lender.as_ref(), &mut io::stdout().lock()) {
         // The program that started the server may have closed the pipe; serve nevertheless.
         log::debug!("cannot write to standard output: {e}");
     }
@@ -202,9 +207,21 @@ fn tell_manager(news: NotifyState<'_>) {
     }
 }
 
-fn announce(server: &Server, metrics: Option<SocketAddr>, out: &mut impl Write) -> io::Result<()> {
+fn announce(
+    server: &Server,
+    metrics: Option<SocketAddr>,
+    lender: Option<&Lender>,
+    out: &mut impl Write,
+) -> io::Result<()> {
     for address in server.addresses() {
         writeln!(out, "listening on {address}")?;
+    }
+    if let Some(lender) = lender {
+        let status = lender.status();
+        let size = byte_size::show(u64::from(status.chunks) * status.chunk_bytes);
+        for address in lender.addresses() {
+            writeln!(out, "lending {size} to pagers at {address}")?;
+        }
     }
     if let Some(address) = metrics {
         writeln!(out, "metrics at http://{address}/metrics")?;

@@ -1,0 +1,107 @@
+//! `rfs-server --lend`: lends memory to pagers, beside the memory for files.
+//!
+//! The lender has addresses and keys of its own. A pager that has one of its keys reaches the lent
+//! memory only, and no file.
+//!
+//! # Concurrency
+//! The main thread starts the lender. The lender's host has threads of its own.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use rdmabox::{Address, Key};
+use rfs_paging::{Lender, LenderOptions};
+
+/// What the server lends to pagers.
+#[derive(Clone, Debug, Default, Args)]
+pub struct LendArguments {
+    /// Lend this much memory to pagers (rfs-paging), beside the memory for files: a number of
+    /// bytes, or of powers of 1024, rounded down to MiB. Pages are lost when the server ends
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero, requires = "lend_listen",
+        conflicts_with = "store")]
+    pub lend: Option<u64>,
+
+    /// Address for pagers: unix:/path, tcp:host:port or rdma:host:port; may be repeated. Not one of
+    /// --listen. tcp: and rdma: need --lend-key or --allow-without-keys
+    #[arg(long, value_name = "ADDRESS", requires = "lend")]
+    pub lend_listen: Vec<Address>,
+
+    /// File with a key of pagers, of mode 600: a name and a secret in hexadecimal digits; may be
+    /// repeated. Every pager with a key can read and write all of the lent memory
+    #[arg(long, value_name = "FILE", requires = "lend")]
+    pub lend_key: Vec<PathBuf>,
+}
+
+impl LendArguments {
+    /// Starts to lend memory, if the options ask for it. `open` permits network addresses without
+    /// keys.
+    ///
+    /// # Errors
+    /// A key file cannot be read, or the lender does not start.
+    pub(super) fn start(&self, open: bool) -> Result<Option<Lender>, String> {
+        let Some(memory) = self.lend else { return Ok(None) };
+        let keys: Result<Vec<Key>, _> = self.lend_key.iter().map(|path| Key::load(path)).collect();
+        let keys = keys.map_err(|e| format!("--lend-key: {e}"))?;
+        let open = open && keys.is_empty();
+        let options = LenderOptions::new(memory).keys(keys).allow_without_keys(open);
+        Lender::listen(&self.lend_listen, &options).map(Some).map_err(|e| format!("--lend: {e}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use rdmabox::{ProviderKind, Session, SessionOptions};
+    use rfs_paging::{PagerOptions, RemotePager};
+
+    use super::*;
+
+    fn over_tcp(key: Option<Key>) -> SessionOptions {
+        let mut options = Session::builder().provider(Some(ProviderKind::Tcp)).into_options();
+        options.key = key;
+        options
+    }
+
+    /// Catches a lender without the keys or the memory of the options.
+    #[test]
+    fn pagers_with_a_key_page_to_the_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pager.key");
+        fs::write(&path, format!("pager {}\n", "5a".repeat(32))).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let arguments = LendArguments {
+            lend: Some(4 << 20),
+            lend_listen: vec!["127.0.0.1:0".parse().unwrap()],
+            lend_key: vec![path.clone()],
+        };
+        let lender = arguments.start(false).unwrap().expect("a lender");
+        let address = lender.addresses()[0].clone();
+        let pager = |key| {
+            RemotePager::connect(
+                std::slice::from_ref(&address),
+                PagerOptions::new(128 << 10).session(over_tcp(key)),
+            )
+        };
+        assert!(pager(None).is_err(), "without a key");
+        let pager = pager(Some(Key::load(&path).unwrap())).unwrap();
+        let mut memory = pager.map(2 << 20).unwrap();
+        for page in 0..512_usize {
+            memory[page * 4096] = 1 + (page % 200) as u8;
+        }
+        assert!(pager.stats().pages_written > 0);
+        assert!((0..512).all(|page| memory[page * 4096] == 1 + (page % 200) as u8));
+        assert!(lender.status().free_chunks < lender.status().chunks);
+    }
+
+    /// Catches a lender that any program of the network could use.
+    #[test]
+    fn a_network_address_needs_a_key_or_consent() {
+        let lend_listen = vec!["127.0.0.1:0".parse().unwrap()];
+        let arguments = LendArguments { lend: Some(1 << 20), lend_listen, lend_key: Vec::new() };
+        let refusal = arguments.start(false).unwrap_err();
+        assert!(refusal.starts_with("--lend: ") && refusal.contains("network address"), "{refusal}");
+        assert!(arguments.start(true).unwrap().is_some());
+        assert!(LendArguments::default().start(false).unwrap().is_none());
+    }
+}
