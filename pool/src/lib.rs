@@ -12,7 +12,7 @@ mod ticket;
 pub mod wire;
 
 pub use account::{Account, Shortage};
-pub use client::{Link, LinkError, Piece, Stores, TransferError, read, read_parts, write};
+pub use client::{Link, LinkError, Piece, Stores, TransferError, queue_pairs, read, read_parts, write};
 pub use ids::{ChunkId, ClientId, Incarnation, StoreId};
 pub use message::{Introduction, Order, OrderError, Outcome, StoreAnswer, StoreReport, StoreRequest};
 pub use owner::{OwnedStore, OwnerError};

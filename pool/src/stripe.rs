@@ -1,8 +1,10 @@
 //! The store of each piece of a file.
 //!
-//! A file is cut at multiples of a unit. The stores take turns piece by piece: piece `k` lies in
-//! store `k` modulo the number of stores, counted from the owner's own memory. If the store whose
-//! turn it is has too little room, the next one that has enough takes the piece.
+//! A file is cut at multiples of a unit. Its first piece lies in the first store, which is the
+//! owner's own memory: a small file has one place. From the second piece on, the stores take turns
+//! piece by piece, in each file from another store on. So files that have fewer pieces than there
+//! are stores use all stores together. If the store whose turn it is has too little room, the next
+//! one that has enough takes the piece.
 //!
 //! # Concurrency
 //! No I/O, no locks, no clock.
@@ -12,11 +14,14 @@ pub fn to_piece_end(at: u64, unit: u64) -> u64 {
     unit - at % unit
 }
 
-/// Returns the index of the store whose turn the piece at `at` is. `unit` and `stores` are not
-/// zero.
-pub fn turn(at: u64, unit: u64, stores: usize) -> usize {
-    // The remainder is below the number of stores.
-    (at / unit % stores as u64) as usize
+/// Returns the index of the store whose turn the piece at `at` is. `shift` is a number of the file.
+/// The second piece is never where the first is, if there is another store. `unit` and `stores` are
+/// not zero.
+pub fn turn(at: u64, unit: u64, stores: usize, shift: u64) -> usize {
+    let (piece, stores) = (at / unit, stores as u64);
+    let shift = if piece == 0 { 0 } else { shift % (stores - 1).max(1) };
+    // Both are remainders, so the sum is a number, and the result is below the number of stores.
+    ((piece % stores + shift) % stores) as usize
 }
 
 /// Chooses one of `stores` stores for `len` bytes: from `turn` on, the first that has room for all
@@ -35,9 +40,12 @@ mod tests {
 
     #[test]
     fn pieces_take_turns() {
-        let turns = |unit, stores| (0..5).map(|at| turn(at * 4096, unit, stores)).collect::<Vec<_>>();
-        assert_eq!(turns(4096, 3), [0, 1, 2, 0, 1]);
-        assert_eq!(turns(8192, 3), [0, 0, 1, 1, 2]);
+        let turns =
+            |unit, stores, shift| (0..5).map(|at| turn(at * 4096, unit, stores, shift)).collect::<Vec<_>>();
+        assert_eq!(turns(4096, 3, 0), [0, 1, 2, 0, 1]);
+        assert_eq!(turns(8192, 3, 0), [0, 0, 1, 1, 2]);
+        assert_eq!(turns(4096, 3, 7), [0, 2, 0, 1, 2]);
+        assert_eq!((turns(4096, 1, 7), turns(4096, 2, 7)), (vec![0; 5], vec![0, 1, 0, 1, 0]));
         assert_eq!(
             (to_piece_end(0, 8192), to_piece_end(8191, 8192), to_piece_end(8192, 8192)),
             (8192, 1, 8192)
@@ -57,11 +65,33 @@ mod tests {
         assert_eq!(choose(1, 4, 1, |_, _| false), None);
     }
 
+    /// Catches short files that all lie in the first stores.
+    #[test]
+    fn short_files_use_all_stores_together() {
+        let mut pieces = [0; 10];
+        for (file, piece) in (0..90).flat_map(|file| (0..3).map(move |piece| (file, piece))) {
+            pieces[turn(piece, 1, 10, file)] += 1;
+        }
+        // The first pieces of all files are in the first store.
+        assert_eq!(pieces[0], 90 + 10);
+        assert!(pieces[1..].iter().all(|pieces| (10..=20).contains(pieces)), "{pieces:?}");
+    }
+
     proptest! {
+        /// Catches neighbours in one store: a long request then uses fewer stores than it could.
+        #[test]
+        fn neighbours_are_in_different_stores(stores in 2..9_usize, shift in any::<u64>(), first in 1..99_u64) {
+            let turns = (0..stores as u64).map(|n| turn(first + n, 1, stores, shift));
+            let mut turns: Vec<usize> = turns.collect();
+            turns.sort_unstable();
+            prop_assert_eq!(turns, (0..stores).collect::<Vec<_>>());
+            prop_assert!(turn(1, 1, stores, shift) != 0);
+        }
+
         /// Catches an order that leaves a store out.
         #[test]
         fn a_store_with_room_is_found(room in proptest::collection::vec(0..4_u64, 1..8), at in 0..64_u64) {
-            let turn = turn(at, 1, room.len());
+            let turn = turn(at, 1, room.len(), at);
             let chosen = choose(turn, room.len(), 2, |index, bytes| room[index] >= bytes);
             let most = room.iter().max().copied().unwrap_or(0);
             prop_assert_eq!(chosen.map(|index| room[index].min(2)).unwrap_or(0), most.min(2));

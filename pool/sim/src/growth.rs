@@ -67,7 +67,7 @@ mod tests {
         let shape =
             Shape { stores: 1, clients: 1, file: 2 << 20, placement: Placement::Stripe, unit: 1 << 20 };
         let model = Model { rates, requests, shape, warm_up: SECOND / 10, end: SECOND, seed: 1 };
-        let each = PerSession { queue_pairs: 4, client_threads: 2, store_threads: 1 };
+        let each = PerSession { queue_pairs: 4, store_threads: 1 };
         let growth = at(&model, 4, 3, each).unwrap();
         assert!((growth.rate / 150e6 - 1.0).abs() < 0.05 && growth.share > 0.95, "{growth:?}");
         // A file of two pieces is in two of the stores.

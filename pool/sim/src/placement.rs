@@ -12,7 +12,8 @@ use pool::{StoreId, stripe, turns};
 /// Which stores have the pieces of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Placement {
-    /// The file system's: pieces of a file take turns, from the first store on.
+    /// The file system's: pieces of a file take turns, from the second one on in each file from
+    /// another store on.
     Stripe,
     /// RStore's: chunks take turns, from the store after the last chunk on.
     Turns,
@@ -37,13 +38,15 @@ pub struct Space {
     room: Vec<u64>,
     used: Vec<u64>,
     last: Option<StoreId>,
+    /// Number of files: the next one's shift.
+    files: u64,
 }
 
 impl Space {
     /// Returns empty stores with `room` bytes each. `unit` and `stores` are not zero.
     pub fn new(placement: Placement, unit: u64, stores: u16, room: u64) -> Self {
         let stores = usize::from(stores);
-        Self { placement, unit, room: vec![room; stores], used: vec![0; stores], last: None }
+        Self { placement, unit, room: vec![room; stores], used: vec![0; stores], last: None, files: 0 }
     }
 
     /// Adds an empty store with `room` bytes.
@@ -66,6 +69,7 @@ impl Space {
             self.used[usize::from(*store)] += bytes;
             self.room[usize::from(*store)] -= bytes;
         }
+        self.files += 1;
         Some(File { len, stores })
     }
 
@@ -76,7 +80,7 @@ impl Space {
         let mut chosen = Vec::new();
         for at in (0..len).step_by(usize::try_from(self.unit).ok()?) {
             let bytes = stripe::to_piece_end(at, self.unit).min(len - at);
-            let turn = stripe::turn(at, self.unit, stores);
+            let turn = stripe::turn(at, self.unit, stores, self.files);
             let index = stripe::choose(turn, stores, bytes, |index, bytes| room[index] >= bytes)?;
             room[index] = room[index].checked_sub(bytes)?;
             chosen.push(u16::try_from(index).ok()?);
@@ -134,8 +138,8 @@ mod tests {
     fn pieces_are_where_the_pool_puts_them() {
         let mut space = Space::new(Placement::Stripe, 4, 3, 100);
         assert_eq!(space.create(14).unwrap().stores, [0, 1, 2, 0]);
-        assert_eq!(space.create(4).unwrap().stores, [0], "each file begins at the first store");
-        assert_eq!(space.used(), [10, 4, 4]);
+        assert_eq!(space.create(8).unwrap().stores, [0, 2], "the second piece is elsewhere in each file");
+        assert_eq!(space.used(), [10, 4, 8]);
         let mut space = Space::new(Placement::Turns, 4, 3, 100);
         assert_eq!(space.create(14).unwrap().stores, [0, 1, 2, 0]);
         assert_eq!(space.create(8).unwrap().stores, [1, 2], "after the last chunk");

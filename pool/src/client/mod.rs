@@ -7,10 +7,12 @@
 //! # Concurrency
 //! See the modules.
 
+mod queue_pairs;
 mod sessions;
 mod transfer;
 
 pub use self::{
+    queue_pairs::queue_pairs,
     sessions::{Link, LinkError, Stores},
     transfer::{Piece, TransferError, read, read_parts, write},
 };

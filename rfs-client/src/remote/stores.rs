@@ -17,7 +17,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use pool::{ChunkId, ClientId, Link, StoreId, Stores};
+use pool::{ChunkId, ClientId, Link, StoreId, Stores, queue_pairs};
 use rdmabox::{
     Address, Key, Op as Step, ProviderKind, RemoteAddr, RequestError, Secret, Session, SessionOptions,
     WcStatus, across,
@@ -255,7 +255,9 @@ impl StoreLinks {
         let address: Address = address.parse().map_err(|_| wrong("an address"))?;
         let id = ticket.parse().map_err(|_| wrong("a ticket"))?;
         let secret = Secret::new(&secret).map_err(|_| wrong("a secret"))?;
-        let options = options_for(self.server.options(), &address, Key { id, secret });
+        let mut options = options_for(self.server.options(), &address, Key { id, secret });
+        // The store is in the table already.
+        options.queue_pairs = queue_pairs(options.queue_pairs, self.stores.lock().len());
         let stores = Stores::new(ClientId(client), options);
         stores.set(StoreId(store), &address, 0);
         Ok((stores, ChunkId { store: StoreId(store), number: chunk }, address))

@@ -275,7 +275,7 @@ impl FileMap {
 
     fn want(&self, from: u64, to: u64, before: Option<Extent>) -> Want {
         let hint = before.filter(|extent| extent.file_end() == from).map(|extent| extent.arena + extent.len);
-        Want { need: to - from, ahead: 0, hint, file: from }
+        Want { need: to - from, ahead: 0, hint, file: from, shift: 0 }
     }
 
     /// Returns the space to allocate ahead of need: none at first, then the size of the file,
@@ -339,7 +339,7 @@ mod tests {
     fn wants_the_holes() {
         let map = map(&[(2, 10, 2), (6, 20, 1)]);
         let want = |file: u64, need: u64, hint: Option<u64>| {
-            let want = Want { need: need * B, ahead: 0, hint: hint.map(|h| h * B), file: file * B };
+            let want = Want { need: need * B, ahead: 0, hint: hint.map(|h| h * B), file: file * B, shift: 0 };
             (file * B, want)
         };
         assert_eq!(map.wants(0, 7 * B, 0, 0), vec![want(0, 2, None), want(4, 2, Some(12))]);

@@ -16,7 +16,7 @@ use crate::{
 
 /// What another command measures.
 pub const ELSEWHERE: &str = "draining a store while users work, and the first use of an added store: `ci/reliability \
-                             --trial pool` measures them";
+                             --over tcp pool` measures them";
 
 /// Describes the measurement, the machine and the time.
 pub fn head(report: &Report) -> String {
@@ -121,7 +121,7 @@ mod tests {
         let expected = "one file, no limits; 4 KiB random read, O_DIRECT; 90.0 (p50 20.0); 176 (p50 22.0); -; 1.10x; p50 \
                         <= 1.05x; -; -; no";
         assert_eq!(small, expected);
-        assert!(text.contains("\n1 requirements missed\n") && text.contains("--trial pool"), "{text}");
+        assert!(text.contains("\n1 requirements missed\n") && text.contains("--over tcp pool"), "{text}");
     }
 
     #[test]

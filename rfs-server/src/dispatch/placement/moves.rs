@@ -144,7 +144,7 @@ impl WriteView<'_> {
         let Ok((slot, extent, hint)) = self.piece_in(ino, store) else { return Moved::Done };
         let Some(Extent { file, arena, len }) = extent else { return Moved::Done };
         let len = len.min(STEP);
-        let granted = match self.space.allocate(&[Want { need: len, ahead: 0, hint, file }]) {
+        let granted = match self.space.allocate(&[Want { need: len, ahead: 0, hint, file, shift: ino }]) {
             Ok(granted) => granted.concat(),
             Err(Short::Dirty) => return Moved::NotClean,
             Err(Short::Full) => return Moved::Full,

@@ -172,7 +172,7 @@ impl WriteView<'_> {
             let free = if ahead { self.space.totals().available() } else { 0 };
             let size = self.table.size(self.namespace.get(ino)?.slot);
             let wants = self.file(ino)?.wants(offset, end, size, free);
-            let asked: Vec<Want> = wants.iter().map(|&(_, want)| want).collect();
+            let asked: Vec<Want> = wants.iter().map(|&(_, want)| Want { shift: ino, ..want }).collect();
             match self.space.allocate(&asked) {
                 Ok(granted) => {
                     let map = self.file_mut(ino)?;

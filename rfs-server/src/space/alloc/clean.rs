@@ -3,9 +3,9 @@
 //! Invariant: a range lies in one store. The numbers of two stores are never adjacent, because a
 //! store is shorter than the numbers that it has ([`DataPlace`]), so no merge crosses a store.
 //!
-//! A file is cut at multiples of the unit. The stores take turns piece by piece: the first piece
-//! lies in the server's own arena, the next one in the first store. Without stores there is one
-//! piece, and this module only passes calls on.
+//! A file is cut at multiples of the unit. The stores take turns piece by piece ([`stripe`]). The
+//! first piece lies in the server's own arena. Without stores there is one piece, and this module
+//! only passes calls on.
 //!
 //! # Concurrency
 //! None; the caller holds a lock.
@@ -137,7 +137,7 @@ impl CleanSpace {
         while missing > 0 || turns && more > 0 && want.need > 0 {
             let piece = if turns { stripe::to_piece_end(at, self.unit) } else { u64::MAX };
             let whole = (missing + more).min(piece);
-            let Some(range) = self.take(hint.take(), at, whole) else { break };
+            let Some(range) = self.take(hint.take(), (at, want.shift), whole) else { break };
             at += range.len;
             let needed = range.len.min(missing);
             missing -= needed;
@@ -155,9 +155,9 @@ impl CleanSpace {
         (ranges, ahead - more)
     }
 
-    /// Takes up to `len` bytes for the part of a file at `at`: behind `hint` if that continues a
+    /// Takes up to `len` bytes for the part of a file at `at`, whose turns have a shift: behind `hint` if that continues a
     /// piece, else from the store whose turn it is, else from a store that has space.
-    fn take(&mut self, hint: Option<u64>, at: u64, len: u64) -> Option<Range> {
+    fn take(&mut self, hint: Option<u64>, (at, shift): (u64, u64), len: u64) -> Option<Range> {
         if self.lent.is_empty() {
             let continued = hint.and_then(|place| self.own.take_at(place, len));
             return continued.or_else(|| self.own.take_best(len));
@@ -172,7 +172,7 @@ impl CleanSpace {
             None => self.own.total() >= bytes,
             Some(lent) => self.lent[lent].gives() && self.lent[lent].free.total() >= bytes,
         };
-        let index = stripe::choose(stripe::turn(at, self.unit, stores), stores, len, has)?;
+        let index = stripe::choose(stripe::turn(at, self.unit, stores, shift), stores, len, has)?;
         match index.checked_sub(1) {
             None => self.own.take_best(len),
             Some(lent) => self.lent[lent].free.take_best(len),

@@ -38,6 +38,8 @@ pub struct Want {
     pub hint: Option<u64>,
     /// Offset in the file of the first byte. It decides which store has the turn.
     pub file: u64,
+    /// Number of the file, which shifts its turns.
+    pub shift: u64,
 }
 
 /// Reason why nothing was allocated.

@@ -20,7 +20,7 @@ fn place(store: u16, offset: u64) -> u64 {
 }
 
 fn want(file: u64, need: u64) -> Want {
-    Want { need, ahead: 0, hint: None, file }
+    Want { need, ahead: 0, hint: None, file, shift: 0 }
 }
 
 /// Store, offset and length of each range.
@@ -181,7 +181,7 @@ fn allocate(arena: &mut Arena, model: &mut Model, want: Want) {
 fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
     match step {
         Step::Allocate { file, need, ahead } => {
-            allocate(arena, model, Want { need, ahead, hint: None, file });
+            allocate(arena, model, Want { need, ahead, hint: None, file, shift: 0 });
         }
         Step::Free { pick, holder } if !model.used.is_empty() => {
             let range = model.used.swap_remove(pick % model.used.len());

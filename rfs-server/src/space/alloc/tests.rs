@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn want(need: u64) -> Want {
-    Want { need, ahead: 0, hint: None, file: 0 }
+    Want { need, ahead: 0, hint: None, file: 0, shift: 0 }
 }
 
 fn range(start: u64, len: u64) -> Range {
@@ -16,12 +16,12 @@ fn continues_at_the_hint() {
     assert_eq!(arena.allocate(&[want(10)]), Ok(vec![vec![range(0, 10)]]));
     assert_eq!(arena.allocate(&[want(10)]), Ok(vec![vec![range(10, 10)]]));
     assert_eq!(
-        arena.allocate(&[Want { need: 10, ahead: 5, hint: Some(20), file: 0 }]),
+        arena.allocate(&[Want { need: 10, ahead: 5, hint: Some(20), file: 0, shift: 0 }]),
         Ok(vec![vec![range(20, 15)]])
     );
     // The range behind the first one is taken, so the rest lies elsewhere.
     assert_eq!(
-        arena.allocate(&[Want { need: 5, ahead: 0, hint: Some(10), file: 0 }]),
+        arena.allocate(&[Want { need: 5, ahead: 0, hint: Some(10), file: 0, shift: 0 }]),
         Ok(vec![vec![range(35, 5)]])
     );
 }
@@ -36,7 +36,7 @@ fn a_hint_that_is_too_short_is_used_and_the_rest_goes_elsewhere() {
         arena.zeroed(dirty);
     }
     assert_eq!(
-        arena.allocate(&[Want { need: 8, ahead: 0, hint: Some(10), file: 0 }]),
+        arena.allocate(&[Want { need: 8, ahead: 0, hint: Some(10), file: 0, shift: 0 }]),
         Ok(vec![vec![range(10, 5), range(20, 3)]])
     );
 }
@@ -48,7 +48,7 @@ fn all_or_nothing() {
     assert_eq!(arena.allocate(&[want(u64::MAX), want(u64::MAX)]), Err(Short::Full));
     assert_eq!(arena.totals().clean, 10);
     assert_eq!(
-        arena.allocate(&[Want { need: 1, ahead: 100, hint: None, file: 0 }, want(5)]),
+        arena.allocate(&[Want { need: 1, ahead: 100, hint: None, file: 0, shift: 0 }, want(5)]),
         Ok(vec![vec![range(0, 5)], vec![range(5, 5)]])
     );
     arena.free(range(0, 5));
@@ -141,7 +141,7 @@ impl Model {
 /// Allocates, and checks the outcome and the granted ranges.
 fn allocate(arena: &mut Arena, model: &mut Model, wants: Vec<(u64, u64, Option<u64>)>) {
     let wants: Vec<Want> =
-        wants.into_iter().map(|(need, ahead, hint)| Want { need, ahead, hint, file: 0 }).collect();
+        wants.into_iter().map(|(need, ahead, hint)| Want { need, ahead, hint, file: 0, shift: 0 }).collect();
     let need: u64 = wants.iter().map(|w| w.need).sum();
     let clean = model.count(|c| *c == Cell::Clean);
     let dirty = model.count(|c| matches!(c, Cell::Dirty | Cell::Zeroing));
