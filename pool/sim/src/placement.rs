@@ -12,8 +12,8 @@ use pool::{StoreId, stripe, turns};
 /// Which stores have the pieces of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Placement {
-    /// The file system's: pieces of a file take turns, from the second one on in each file from
-    /// another store on.
+    /// The file system's: the server begins, and the other stores follow, in each file from another
+    /// store on.
     Stripe,
     /// RStore's: chunks take turns, from the store after the last chunk on.
     Turns,

@@ -15,6 +15,7 @@ use std::{path::Path, time::Duration};
 use crate::{
     Error, Result,
     interrupt::Interrupt,
+    machine::Congestion,
     process::{Guarded, Invocation},
 };
 
@@ -65,7 +66,23 @@ impl Network {
             run(host, &format!("ip address add {address}/24 dev {LINK}"), interrupt)?;
             run(host, &format!("ip link set {LINK} up"), interrupt)?;
         }
+        network.set_congestion_control(interrupt)?;
         Ok(network)
+    }
+
+    /// Gives all connections the congestion control of this process's network namespace. A new
+    /// namespace would have the default of the machine. BBR stays out: programs that replace it
+    /// would get it back.
+    fn set_congestion_control(&self, interrupt: &Interrupt) -> Result<()> {
+        let Congestion { system: name, .. } = Congestion::here();
+        if name == "bbr" || name == "unknown" {
+            return Ok(());
+        }
+        let hosts = self.hosts.iter().map(|host| (host, LINK));
+        for (namespace, device) in hosts.chain([(&self.client, BRIDGE)]) {
+            run(namespace, &format!("ip route replace 10.78.0.0/24 dev {device} congctl {name}"), interrupt)?;
+        }
+        Ok(())
     }
 
     /// Returns the address of a host.
