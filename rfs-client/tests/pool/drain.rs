@@ -27,16 +27,17 @@ impl Site {
         eventually(|| (status(self, store).state == StoreState::Empty).then_some(()));
     }
 
-    /// Moves data from one store to the other and back, until the work has ended.
+    /// Moves data from one store to the other and back, until the work has ended. Returns how often
+    /// it has emptied a store; the last time may have ended after the work.
     fn move_to_and_fro(&self, over: &AtomicBool) -> u32 {
-        (0..)
-            .take_while(|round| {
-                let store = 1 + round % 2;
-                self.drain_until_empty(store);
-                assert_eq!(self.drain(store, false), Ok((store, true)));
-                !over.load(Ordering::Relaxed)
-            })
-            .count() as u32
+        let mut rounds = 0;
+        while rounds == 0 || !over.load(Ordering::Relaxed) {
+            let store = 1 + (rounds % 2) as u16;
+            self.drain_until_empty(store);
+            assert_eq!(self.drain(store, false), Ok((store, true)));
+            rounds += 1;
+        }
+        rounds
     }
 }
 

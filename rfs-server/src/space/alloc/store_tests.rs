@@ -65,6 +65,21 @@ fn a_full_or_closed_store_is_passed_over() {
 }
 
 #[test]
+fn the_holders_of_space_in_a_store_are_told() {
+    let mut arena = arena();
+    let range = |store, offset, len| Range { start: place(store, offset), len };
+    arena.allocate(&[want(0, 60)]).expect("space");
+    arena.quarantine((7, 3), range(1, 0, 10), &[40, 41]);
+    arena.quarantine((7, 5), range(1, 10, 2), &[41]);
+    arena.quarantine((8, 2), range(2, 0, 10), &[42]);
+    let of = |arena: &Arena, store| arena.holders_in(store).into_iter().collect::<Vec<_>>();
+    assert_eq!(of(&arena, 1), [(40, 7, 3), (41, 7, 3), (41, 7, 5)]);
+    assert_eq!((of(&arena, 2), of(&arena, 0)), (vec![(42, 8, 2)], vec![]));
+    arena.layouts_returned(7, 41, 5);
+    assert_eq!(of(&arena, 1), [(40, 7, 3)]);
+}
+
+#[test]
 fn stores_whose_places_would_touch_others_are_refused() {
     let mut arena = Arena::new(10);
     let add = |arena: &mut Arena, store, len, unit| arena.add_store(store, len, unit);

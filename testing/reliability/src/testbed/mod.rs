@@ -51,6 +51,13 @@ pub(crate) struct Plan {
     pub(crate) interrupt: Interrupt,
 }
 
+impl Plan {
+    /// Returns the memory of the server and of its stores, in bytes.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.memory * (1 + self.stores as u64)
+    }
+}
+
 /// Options of a server whose memory outlives it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ServerOptions {
@@ -103,6 +110,11 @@ fn server(plan: &Plan, kept: Option<&TempDir>, listen: &str) -> Invocation {
 /// Name of the directory of snapshots.
 const SNAPSHOTS: &str = "snapshots";
 
+/// Returns the arguments of a server that spreads small files over its stores, too.
+fn small_pieces(plan: &Plan) -> Vec<String> {
+    if plan.stores == 0 { Vec::new() } else { vec!["--stripe-unit".into(), "8k".into()] }
+}
+
 /// Returns the arguments for these options.
 fn option_arguments(options: ServerOptions, dir: &Path) -> Vec<String> {
     let mut more = Vec::new();
@@ -143,13 +155,14 @@ impl Testbed<'_> {
     /// Starts a server with prefaulted memory. Its resident memory then grows only by its own
     /// state. It has the stores of the plan.
     pub(crate) fn start(plan: &Plan) -> Result<Testbed<'_>> {
-        Testbed::start_pool(plan, None, plan.stores, &[])
+        Testbed::start_pool(plan, None, plan.stores, &small_pieces(plan))
     }
 
     /// Starts a server at one end of a simulated network, for mounts over TCP. `more` are arguments
     /// of the server. The stores of the plan are at the same end.
     pub(crate) fn start_at<'a>(plan: &'a Plan, network: &'a Network, more: &[String]) -> Result<Testbed<'a>> {
-        Testbed::start_pool(plan, Some(network), plan.stores, more)
+        let more = [small_pieces(plan), more.to_vec()].concat();
+        Testbed::start_pool(plan, Some(network), plan.stores, &more)
     }
 
     /// Starts a server whose memory outlives it.

@@ -20,8 +20,6 @@ use crate::error::{Error, Result};
 
 /// Limit of a command. A drain of some GiB takes a minute on a slow machine.
 const COMMAND: Duration = Duration::from_secs(600);
-/// Length of the pieces of a file that stores take in turn. Most files of users have several.
-const STRIPE_UNIT: &str = "64k";
 
 /// The stores of a testbed, and the files that they need.
 #[derive(Debug)]
@@ -72,17 +70,18 @@ impl<'a> Stores<'a> {
     }
 
     /// Writes the file of the pool. Returns the arguments of the server.
-    fn arguments(&self) -> Result<[OsString; 6]> {
+    fn arguments(&self) -> Result<[OsString; 4]> {
         let members = self.dir.join("stores");
         let lines: String = self.running.iter().map(|(address, _)| format!("{address}\n")).collect();
         fs::write(&members, lines).map_err(Error::io("the file of the pool"))?;
-        let [unit, pool, key] = ["--stripe-unit", "--pool", "--pool-key"].map(OsString::from);
-        Ok([unit, STRIPE_UNIT.into(), pool, members.into(), key, self.key.clone().into()])
+        let [pool, key] = ["--pool", "--pool-key"].map(OsString::from);
+        Ok([pool, members.into(), key, self.key.clone().into()])
     }
 }
 
 impl<'a> Testbed<'a> {
-    /// Starts a server with so many stores. Each has as much memory as the server.
+    /// Starts a server with so many stores. Each has as much memory as the server. `more` are
+    /// arguments of the server.
     pub(crate) fn start_pool(
         plan: &'a Plan,
         network: Option<&'a Network>,

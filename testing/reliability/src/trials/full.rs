@@ -62,7 +62,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mounts = [testbed.mount()?, testbed.mount()?];
     let points = [0, 1].map(|at| mounts[at].point.clone());
     let mut report =
-        Report::new(format!("a full server of {} MiB over {}", plan.memory >> 20, plan.provider));
+        Report::new(format!("a full server of {} MiB over {}", plan.capacity() >> 20, plan.provider));
 
     let mut filled: Vec<Filled> = thread::scope(|scope| {
         let writers = [0, 1].map(|at| {
@@ -72,7 +72,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         writers.into_iter().map(|writer| writer.join().unwrap_or_default()).collect()
     });
     let bytes: u64 = filled.iter().map(Filled::bytes).sum();
-    let percent = bytes as f64 * 100.0 / plan.memory as f64;
+    let percent = bytes as f64 * 100.0 / plan.capacity() as f64;
     report.check("written before it was full", format!("{percent:.2} %"), "97 %", percent >= USABLE);
     let mut while_full = Filled::default();
     use_full(&points[0], &mut while_full);
@@ -97,9 +97,11 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         }
     }
     // The kernel releases closed files in the background.
-    time_until(Duration::from_secs(30), || free(&points[0]).is_ok_and(|free| free >= plan.memory / 100 * 98));
+    time_until(Duration::from_secs(30), || {
+        free(&points[0]).is_ok_and(|free| free >= plan.capacity() / 100 * 98)
+    });
     let again = fill(&points[1], "again", 9);
-    let percent = again.bytes() as f64 * 100.0 / plan.memory as f64;
+    let percent = again.bytes() as f64 * 100.0 / plan.capacity() as f64;
     report.check("usable after removing all", format!("{percent:.2} %"), "97 %", percent >= USABLE);
     let again_wrong = wrong_in(&again, &points[0]);
     report.check("wrong bytes in that", again_wrong, "none", again_wrong == 0);

@@ -21,6 +21,8 @@ use crate::{
 const MOUNTS: usize = 3;
 /// Stores before another one is added.
 const STORES: usize = 2;
+/// Length of the pieces of a file that stores take in turn. Most files of users have several.
+const PIECES: [&str; 2] = ["--stripe-unit", "64k"];
 /// Limit for the longest operation.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Limit for the added store to have data.
@@ -41,7 +43,7 @@ struct Changes {
 
 /// Fills the server and each store with `fill` bytes, and changes the pool.
 pub(crate) fn run(plan: &Plan, fill: u64) -> Result<Report> {
-    let mut testbed = Testbed::start_pool(plan, None, STORES, &[])?;
+    let mut testbed = Testbed::start_pool(plan, None, STORES, &PIECES.map(String::from))?;
     let mounts = (0..MOUNTS).map(|_| testbed.mount()).collect::<Result<Vec<_>>>()?;
     let bulk = Bulk::write(&mounts[0].point, fill * (1 + STORES as u64))?;
     let users =
