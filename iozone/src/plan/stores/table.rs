@@ -32,8 +32,8 @@ pub fn render(report: &Report) -> String {
 pub fn foot(report: &Report) -> String {
     let missed = report.rows.iter().flat_map(|row| &row.points).filter(|point| point.met == Some(false));
     format!(
-        "the memory of the server is the first store; p50: the median latency in us, where it is wanted\n{} \
-         requirements missed\n{ELSEWHERE}",
+        "the memory of the server is the first store; p50: the median latency in us, where it is wanted\n\
+         requirements missed: {}\n{ELSEWHERE}",
         missed.count()
     )
 }
@@ -121,7 +121,7 @@ mod tests {
         let expected = "one file, no limits; 4 KiB random read, O_DIRECT; 90.0 (p50 20.0); 176 (p50 22.0); -; 1.10x; p50 \
                         <= 1.05x; -; -; no";
         assert_eq!(small, expected);
-        assert!(text.contains("\n1 requirements missed\n") && text.contains("--over tcp pool"), "{text}");
+        assert!(text.contains("\nrequirements missed: 1\n") && text.contains("--over tcp pool"), "{text}");
     }
 
     #[test]
@@ -142,6 +142,6 @@ mod tests {
         report.rows.truncate(1);
         report.rows[0].points.remove(1);
         let text = rows(&report);
-        assert!(text.contains("|          90.0 |              - |"), "{text}");
+        assert!(text.contains("|           90.0 |               - |"), "{text}");
     }
 }
