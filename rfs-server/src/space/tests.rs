@@ -18,7 +18,7 @@ fn space(len: usize, mode: Zeroing) -> Arc<Space> {
 }
 
 fn want(need: u64) -> Want {
-    Want { need, ahead: 0, hint: None, file: 0 }
+    Want { need, ahead: 0, hint: None, file: 0, shift: 0 }
 }
 
 fn is_zero(space: &Space, range: Range) -> bool {
