@@ -14,7 +14,7 @@
 use std::{
     fs, io,
     os::fd::{FromRawFd, OwnedFd, RawFd},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use rustix::{fs::OFlags, io::FdFlags};
@@ -32,7 +32,7 @@ const DESCRIPTORS: &str = "/dev/fd";
 pub(crate) fn descriptor(path: &Path) -> Option<RawFd> {
     let name = path.strip_prefix(DESCRIPTORS).ok()?.to_str()?;
     // Neither signs nor leading zeros.
-    name.parse().ok().filter(|number: &RawFd| number.to_string() == name)
+    name.parse().ok().filter(|number: &RawFd| *number >= 0 && number.to_string() == name)
 }
 
 /// Takes over the open FUSE device with this number, and the mount that it serves. Call it once for
@@ -48,15 +48,7 @@ pub(crate) fn take(number: RawFd) -> Result<(OwnedFd, Mounted), MountError> {
     if number <= 2 {
         return Err(failed("a standard stream: hand the device over as descriptor 3 or more".into()));
     }
-    let named = PathBuf::from(format!("/proc/self/fd/{number}"));
-    // Follows the link, and does not open the device.
-    let meta = fs::metadata(named).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => failed("not open: the program that mounts has to leave it open".into()),
-        _ => failed(e.to_string()),
-    })?;
-    if let Some(why) = refusal::of_file(&meta) {
-        return Err(failed(why));
-    }
+    look(number).map_err(&failed)?;
     // SAFETY: The descriptor is open. It was handed over for this call, so nothing else in this
     // process owns it: the runtime and libraries open descriptors, and never take over one that was
     // open before. All descriptors that this process opens are marked with close-on-exec, and this
@@ -127,6 +119,16 @@ fn tells_connections(kernel: &str) -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(16))
 }
 
+/// Checks that a descriptor is an open FUSE device.
+fn look(number: RawFd) -> Result<(), String> {
+    // Follows the link, and does not open the device.
+    let meta = fs::metadata(format!("/proc/self/fd/{number}")).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => "not open: the program that mounts has to leave it open".into(),
+        _ => e.to_string(),
+    })?;
+    refusal::of_file(&meta).map_or(Ok(()), Err)
+}
+
 /// Checks a descriptor without taking it over.
 ///
 /// # Errors
@@ -134,8 +136,7 @@ fn tells_connections(kernel: &str) -> bool {
 pub(crate) fn check(number: RawFd) -> Result<(), MountError> {
     let path = Path::new(DESCRIPTORS).join(number.to_string());
     let failed = |why: String| MountError::HandedOver { path: path.clone(), why };
-    let meta = fs::metadata(format!("/proc/self/fd/{number}")).map_err(|e| failed(e.to_string()))?;
-    refusal::of_file(&meta).map_or(Ok(()), |why| Err(failed(why)))
+    look(number).map_err(failed)
 }
 
 #[cfg(test)]
