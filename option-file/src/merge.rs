@@ -131,7 +131,8 @@ fn notes(error: &clap::Error, path: &Path, settings: &[Setting]) -> Vec<String> 
     }
 }
 
-/// Returns the options of a file that a command line leaves in effect.
+/// Returns the options of a file that a command line leaves in effect. Settings without words have
+/// replaced others, and say no more than the default.
 fn remaining(command: &Command, line: &Line, settings: Vec<Setting>) -> Vec<Setting> {
     let conflicts = |id: &str| -> BTreeSet<String> {
         let arg = command.get_arguments().find(|arg| arg.get_id() == id);
@@ -141,7 +142,11 @@ fn remaining(command: &Command, line: &Line, settings: Vec<Setting>) -> Vec<Sett
     let excluded: BTreeSet<String> = line.given.keys().flat_map(|id| conflicts(id)).collect();
     let is_replaced = |id: &str| line.given.contains_key(id) || excluded.contains(id);
     let excludes_given = |id: &str| conflicts(id).iter().any(|other| line.given.contains_key(other));
-    settings.into_iter().filter(|one| !is_replaced(&one.id) && !excludes_given(&one.id)).collect()
+    let says = |one: &Setting| !one.words.is_empty();
+    settings
+        .into_iter()
+        .filter(|one| says(one) && !is_replaced(&one.id) && !excludes_given(&one.id))
+        .collect()
 }
 
 /// Checks the whole file, and returns its part for a command line.
@@ -211,7 +216,7 @@ fn checked(
             Value::Text(text) if rules.source_key() == Some(&entry.key) => {
                 all.source = Some((text.into(), entry.line));
             }
-            _ => all.settings.extend(check(command, rules, path, entry)?),
+            _ => all.settings.push(check(command, rules, path, entry)?),
         }
     }
     Ok(all)

@@ -27,7 +27,8 @@ pub(crate) struct Setting {
     pub(crate) key: String,
     /// Line of the file, counted from 1.
     pub(crate) line: usize,
-    /// Words of a command line with the same meaning.
+    /// Words of a command line with the same meaning. Empty for `false` and `[]`, which only replace
+    /// another setting of the option.
     pub(crate) words: Vec<OsString>,
 }
 
@@ -42,7 +43,7 @@ pub(crate) fn is_setting(arg: &Arg, rules: &Rules<'_>) -> bool {
     sets && arg.get_long().is_some_and(|name| !rules.line_only.contains(&name))
 }
 
-/// Returns the option that an entry sets. `None` if the entry only says the default of a flag.
+/// Returns the option that an entry sets.
 ///
 /// # Errors
 /// The option does not exist, or does not take the value.
@@ -51,7 +52,7 @@ pub(crate) fn check(
     rules: &Rules<'_>,
     path: &Path,
     entry: &Entry,
-) -> Result<Option<Setting>, FileError> {
+) -> Result<Setting, FileError> {
     let Entry { key, line, value } = entry;
     let arg = option(command, rules, key).ok_or_else(|| FileError::Unknown {
         path: path.to_owned(),
@@ -63,8 +64,7 @@ pub(crate) fn check(
         words(arg, key, value).and_then(|words| parses(arg, &words).map(|()| words)).map_err(|reason| {
             FileError::Value { path: path.to_owned(), line: *line, key: key.clone(), reason }
         })?;
-    let setting = Setting { id: arg.get_id().to_string(), key: key.clone(), line: *line, words };
-    Ok(Some(setting).filter(|setting| !setting.words.is_empty()))
+    Ok(Setting { id: arg.get_id().to_string(), key: key.clone(), line: *line, words })
 }
 
 /// Returns the nearest name that a file can have, and where all names are.

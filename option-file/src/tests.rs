@@ -34,6 +34,7 @@ fn mount_command() -> Command {
         Arg::new("threads").long("threads").value_parser(value_parser!(u16)).default_value("2"),
         Arg::new("key").long("key"),
         Arg::new("quiet").long("quiet").action(ArgAction::SetTrue),
+        Arg::new("extra").long("extra").action(ArgAction::Append),
     ])
 }
 
@@ -220,6 +221,25 @@ fn a_table_has_the_options_of_a_mount_point() {
     assert_eq!((value(&b, "threads").unwrap(), value(&b, "key").unwrap()), ("5".into(), "\"/b\"".into()));
     let only = mounted("[\"/mnt/a\"]\naddress = \"h:1\"", "mount --config x.toml").unwrap();
     assert_eq!(paths(&only), ["h:1", "/mnt/a"]);
+}
+
+/// Catches a `false` or an empty list of a table that leaves the value for all mounts in effect.
+#[test]
+fn a_table_takes_back_flags_and_lists() {
+    let text = "quiet = true\nextra = [\"x\", \"y\"]\n\n[\"/mnt/a\"]\naddress = \"h:1\"\n\n\
+                [\"/mnt/b\"]\naddress = \"h:2\"\nquiet = false\nextra = []\n";
+    let a = mounted(text, "mount --config x.toml /mnt/a").unwrap();
+    assert_eq!(
+        (value(&a, "quiet"), value(&a, "extra").unwrap()),
+        (Some("true".into()), "[\"x\", \"y\"]".into())
+    );
+    let b = mounted(text, "mount --config x.toml /mnt/b").unwrap();
+    assert_eq!((value(&b, "quiet"), value(&b, "extra")), (None, None));
+    assert!(!b.matches.get_flag("quiet") && b.matches.get_many::<String>("extra").is_none());
+    // The command line still wins over the table.
+    let line = mounted(text, "mount --config x.toml --quiet --extra z /mnt/b").unwrap();
+    assert!(line.matches.get_flag("quiet"));
+    assert_eq!(value(&line, "extra").unwrap(), "[\"z\"]");
 }
 
 #[test]
