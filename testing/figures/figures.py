@@ -48,7 +48,8 @@ NOT_HERE = {
 }
 # Programs most of whose memory is in small allocations.
 SMALL = {*LOADS, "textrank"}
-LENDER_END_S = 30
+# Seconds in which a lender or a paged server ends after SIGTERM.
+END_S = 60
 
 
 class Refusal(Exception):
@@ -65,6 +66,35 @@ class Case:
     profile: str
 
 
+class Stopped(Exception):
+    """This program got SIGTERM."""
+
+
+def stop_on_sigterm():
+    """Makes an exception of SIGTERM, so that no lender and no Redis is left behind."""
+
+    def stop(*_):
+        # A second signal does not disturb what ends the others.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Stopped
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def end(process):
+    """Ends a program. Kills it if it needs too long. Returns the rest of its standard error, if that is a pipe."""
+    process.terminate()
+    try:
+        return process.communicate(timeout=END_S)[1]
+    except subprocess.TimeoutExpired:
+        say(f"{process.args[0]} did not end within {END_S} s, and was killed")
+        process.kill()
+        return process.communicate()[1]
+    except BaseException:
+        process.kill()
+        raise
+
+
 @contextlib.contextmanager
 def lender(options, provider, scratch):
     """Runs a lender. Yields its address."""
@@ -78,8 +108,7 @@ def lender(options, provider, scratch):
             raise Refusal(f"no lender over {provider}: {' '.join(command)} ended")
         yield address
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(LENDER_END_S)
+        end(process)
 
 
 def paged(options, case, address, local, program):
@@ -128,12 +157,7 @@ def run_redis(options, case, address, local):
             load = [sys.executable, str(HERE / "ycsb.py"), path, records, records, str(LOADS[case.program])]
             done = subprocess.run(load, capture_output=True, text=True, timeout=options.timeout, check=False)
         finally:
-            server.send_signal(signal.SIGTERM)
-            try:
-                _, stderr = server.communicate(timeout=60)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                _, stderr = server.communicate()
+            stderr = end(server)
     if done.returncode:
         raise Refusal(f"the load {case.program} failed:\n{done.stderr[-1000:]}\n{stderr[-2000:]}")
     return json.loads(done.stdout), peak_resident(stderr)
@@ -285,6 +309,7 @@ def parse():
 def main():
     """Measures a figure. Ends with status 2 if something cannot run here."""
     options = parse()
+    stop_on_sigterm()
     try:
         check(options)
         before = os.getloadavg()[0]
@@ -293,6 +318,8 @@ def main():
     except Refusal as refusal:
         say(f"figures.py: {refusal}")
         return 2
+    except Stopped:
+        return 128 + signal.SIGTERM
     rounds = "1 round" if options.rounds == 1 else f"medians of {options.rounds} interleaved rounds"
     load = f"load average {before:.1f} at the start and {os.getloadavg()[0]:.1f} at the end"
     print(f"{options.figure}, scale {options.scale}, {rounds}, {os.cpu_count()} cores, {load}")
