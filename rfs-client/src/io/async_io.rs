@@ -168,6 +168,21 @@ impl AsyncIo {
         Some(PreparedRead { io: self, params, place, started, counted })
     }
 
+    /// Starts the requests that wait for another one of their caller
+    /// ([`QueueHint::Follows`]).
+    pub fn flush(&self) {
+        self.transfers.flush(&*self.remote);
+    }
+
+    /// Polls on this thread until a started request completes, whichever it is, for 100
+    /// microseconds at most. Their answers run on this thread. Only one thread polls at a time: on
+    /// others, and in an answer, this returns at once.
+    ///
+    /// Returns false if no request is started.
+    pub fn poll(&self) -> bool {
+        self.transfers.poll(&*self.remote)
+    }
+
     /// Prepares a write that replies when its bytes are in place. Returns `None` if the caller
     /// should block instead, or the write needs more than to place bytes. `next` is as for
     /// [`start_read`](Self::start_read).

@@ -1,7 +1,8 @@
 //! Batches of requests to start.
 //!
 //! A thread that knows of a waiting request leaves its own request in the batch. The batch starts
-//! when it is full, when no request waits, or when a started request completes.
+//! when it is full, when no request waits, when a started request completes, or when a caller that
+//! announced another request flushes it.
 //!
 //! # Concurrency
 //! Session threads add, polling threads complete. The batch's lock is held briefly, never over a
@@ -12,7 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rdmabox::Until;
 
-use crate::remote::{Remote, operation::Transfer};
+use crate::{
+    remote::{Remote, operation::Transfer},
+    transfers::in_flight::QueueHint,
+};
 
 /// Requests, or bytes of them, at which a batch is started.
 const MAX_REQUESTS: usize = 16;
@@ -46,14 +50,29 @@ impl std::fmt::Debug for Batch {
 }
 
 impl Coalescer {
-    /// Adds a request, and starts the batch. Leaves the request in the batch if `more` follow and a
-    /// started request will complete.
-    pub(crate) fn add(&self, remote: &dyn Remote, request: Transfer, more: bool) {
+    /// Adds a request, and starts the batch. Leaves the request in the batch if another one waits
+    /// and a started request will complete, or if the caller adds another one or flushes.
+    pub(crate) fn add(&self, remote: &dyn Remote, request: Transfer, next: QueueHint) {
         let full = self.push(request);
-        // The request is in the batch before this check, so a later completion finds it.
-        if full || !more || self.started.load(Ordering::SeqCst) == 0 {
-            self.start(remote, None);
+        let stays = match next {
+            QueueHint::Follows => true,
+            // The request is in the batch before this check, so a later completion finds it.
+            QueueHint::Waits => self.has_started(),
+            QueueHint::Nothing | QueueHint::PollForReplies | QueueHint::Unknown => false,
+        };
+        if full || !stays {
+            self.flush(remote);
         }
+    }
+
+    /// Starts the batch.
+    pub(crate) fn flush(&self, remote: &dyn Remote) {
+        self.start(remote, None);
+    }
+
+    /// Returns true if a request is started and has not completed.
+    pub(crate) fn has_started(&self) -> bool {
+        self.started.load(Ordering::SeqCst) > 0
     }
 
     /// Adds a request and starts the batch. Then polls completions on this thread.

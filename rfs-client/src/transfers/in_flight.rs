@@ -13,6 +13,9 @@ use std::sync::{
 pub enum QueueHint {
     /// Another request is waiting.
     Waits,
+    /// The caller adds another request at once, or flushes the batch
+    /// ([`AsyncIo::flush`](crate::AsyncIo::flush)).
+    Follows,
     /// No request is waiting: the thread would block.
     Nothing,
     /// No request is waiting. Replies leave only when this thread returns to the kernel: it polls

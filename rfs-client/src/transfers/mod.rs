@@ -47,12 +47,27 @@ impl Transfers {
     /// Starts a request, with others if more are waiting. May poll completions if none is.
     pub(crate) fn start(&self, remote: &dyn Remote, request: Transfer, next: QueueHint) {
         match next {
-            QueueHint::Waits | QueueHint::Unknown => {
-                self.coalescer.add(remote, request, next == QueueHint::Waits)
+            QueueHint::Waits | QueueHint::Follows | QueueHint::Unknown => {
+                self.coalescer.add(remote, request, next)
             }
             QueueHint::Nothing => self.coalescer.add_and_poll(remote, request, Until::AllDone),
             QueueHint::PollForReplies => self.coalescer.add_and_poll(remote, request, Until::AnyDone),
         }
+    }
+
+    /// Starts the requests that wait for another one of their caller.
+    pub(crate) fn flush(&self, remote: &dyn Remote) {
+        self.coalescer.flush(remote);
+    }
+
+    /// Polls until a started request completes, for 100 microseconds at most. Returns false if none
+    /// is started.
+    pub(crate) fn poll(&self, remote: &dyn Remote) -> bool {
+        let any = self.coalescer.has_started();
+        if any {
+            remote.start(Vec::new(), Some(Until::AnyDone));
+        }
+        any
     }
 
     /// Notes that a started request has completed.

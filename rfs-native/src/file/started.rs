@@ -5,20 +5,24 @@
 //! is done at once. Any other request goes to a worker.
 //!
 //! # Concurrency
-//! Any thread starts and waits. The session's polling threads and the workers complete.
+//! Any thread starts and waits. The session's polling threads, the workers and threads that wait
+//! complete.
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, Waker},
 };
 
 use parking_lot::{Condvar, Mutex};
 use rdmabox::RequestError;
-use rfs_client::{QueueHint, ReadData};
+use rfs_client::{AsyncIo, QueueHint, ReadData};
 
 use super::{File, OpenFile};
 use crate::error::{Error, Result, on};
+
+/// Completions that a thread polls for before it sleeps until its own.
+const MAX_POLLS: u32 = 64;
 
 /// A request in flight. It is a future, and a thread can [wait](Started::wait) for it. If it is
 /// dropped, the request ends all the same.
@@ -26,6 +30,8 @@ use crate::error::{Error, Result, on};
 #[must_use = "the outcome of a started request is in here"]
 pub struct Started<T> {
     slot: Arc<Slot<T>>,
+    /// Polls for completions.
+    io: Weak<AsyncIo>,
 }
 
 #[derive(Debug)]
@@ -42,17 +48,26 @@ struct State<T> {
 }
 
 impl<T> Started<T> {
-    fn new(ino: u64) -> (Started<T>, Completion<T>) {
+    fn new(file: &File) -> (Started<T>, Completion<T>) {
         let state = Mutex::new(State { outcome: None, is_ended: false, waker: None });
         let slot = Arc::new(Slot { state, done: Condvar::new() });
-        (Started { slot: Arc::clone(&slot) }, Completion { slot, ino })
+        let io = Arc::downgrade(&file.inner.core.client.async_io);
+        (Started { slot: Arc::clone(&slot), io }, Completion { slot, ino: file.ino() })
     }
 
-    /// Blocks until the request has ended.
+    /// Blocks until the request has ended. Over a network, the thread polls for completions first,
+    /// so no other thread has to wake it.
     ///
     /// # Errors
     /// As the call that blocks.
     pub fn wait(self) -> Result<T> {
+        if let Some(io) = self.io.upgrade() {
+            for _ in 0..MAX_POLLS {
+                if self.is_done() || !io.poll() {
+                    break;
+                }
+            }
+        }
         let mut state = self.slot.state.lock();
         loop {
             if let Some(outcome) = state.outcome.take() {
@@ -118,6 +133,21 @@ impl<T> Drop for Completion<T> {
     }
 }
 
+/// Requests that are held back for one another. They are sent when this is dropped, also if the
+/// caller's iterator panics.
+struct Batch<'a>(&'a AsyncIo);
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        self.0.flush();
+    }
+}
+
+/// `more` promises another request, but nothing holds the caller to it.
+fn hint(more: bool) -> QueueHint {
+    if more { QueueHint::Waits } else { QueueHint::Unknown }
+}
+
 fn bytes_of(data: ReadData<'_>) -> Vec<u8> {
     match data {
         ReadData::Bytes(bytes) => bytes.to_vec(),
@@ -130,18 +160,17 @@ fn bytes_of(data: ReadData<'_>) -> Vec<u8> {
 }
 
 impl OpenFile {
-    /// Starts a read. `more` tells that another request follows at once.
+    /// Starts a read. `next` tells about the caller's next request.
     fn start_read(
         self: &Arc<Self>,
         (offset, len): (u64, usize),
-        more: bool,
+        next: QueueHint,
         answer: impl FnOnce(Result<Vec<u8>>) + Send + 'static,
     ) {
         let ino = self.node.ino;
         if let Err(e) = self.check_read() {
             return answer(Err(on("read", ino)(e)));
         }
-        let next = if more { QueueHint::Waits } else { QueueHint::Unknown };
         self.was_read();
         if let Some(prepared) = self.core.client.async_io.prepare_read_alone(ino, offset, len) {
             return prepared.start(next, move |data| answer(data.map(bytes_of).map_err(on("read", ino))));
@@ -150,12 +179,12 @@ impl OpenFile {
         self.run(move || answer(file.read_up_to(offset, len)));
     }
 
-    /// Starts a write of all bytes. `more` is as for a read.
+    /// Starts a write of all bytes. `next` is as for a read.
     fn start_write(
         self: &Arc<Self>,
         offset: u64,
         data: Vec<u8>,
-        more: bool,
+        next: QueueHint,
         answer: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         let (client, ino) = (&self.core.client, self.node.ino);
@@ -165,7 +194,6 @@ impl OpenFile {
         if let Err(e) = self.check_write() {
             return answer(Err(on("write", ino)(e)));
         }
-        let next = if more { QueueHint::Waits } else { QueueHint::Unknown };
         if only_stores && let Some(prepared) = client.async_io.prepare_write_alone(ino, offset, &data, next) {
             return prepared.start(move |written| answer(written.map_err(on("write", ino))));
         }
@@ -196,8 +224,8 @@ impl File {
     /// # Errors
     /// The request has those of [`read_at`](Self::read_at).
     pub fn start_read(&self, offset: u64, len: usize) -> Started<Vec<u8>> {
-        let (started, completion) = Started::new(self.ino());
-        self.inner.start_read((offset, len), false, |read| completion.complete(read));
+        let (started, completion) = Started::new(self);
+        self.inner.start_read((offset, len), QueueHint::Unknown, |read| completion.complete(read));
         started
     }
 
@@ -206,15 +234,13 @@ impl File {
     /// # Errors
     /// Each request has those of [`read_at`](Self::read_at).
     pub fn start_reads(&self, ranges: impl IntoIterator<Item = (u64, usize)>) -> Vec<Started<Vec<u8>>> {
-        let mut ranges = ranges.into_iter().peekable();
-        let mut all = Vec::new();
-        while let Some(range) = ranges.next() {
-            let (started, completion) = Started::new(self.ino());
-            let more = ranges.peek().is_some();
-            self.inner.start_read(range, more, |read| completion.complete(read));
-            all.push(started);
-        }
-        all
+        let start = |range| {
+            let (started, completion) = Started::new(self);
+            self.inner.start_read(range, QueueHint::Follows, |read| completion.complete(read));
+            started
+        };
+        let _batch = Batch(&self.inner.core.client.async_io);
+        ranges.into_iter().map(start).collect()
     }
 
     /// Starts a read, and runs `done` with its outcome: on this thread, or on one that must not
@@ -228,7 +254,7 @@ impl File {
         more: bool,
         done: impl FnOnce(std::result::Result<Vec<u8>, Error>) + Send + 'static,
     ) {
-        self.inner.start_read((offset, len), more, done);
+        self.inner.start_read((offset, len), hint(more), done);
     }
 
     /// Starts a write of all bytes at an offset. They are visible to all mounts when it has ended.
@@ -236,8 +262,8 @@ impl File {
     /// # Errors
     /// The request has those of [`write_all_at`](Self::write_all_at).
     pub fn start_write(&self, offset: u64, data: Vec<u8>) -> Started<()> {
-        let (started, completion) = Started::new(self.ino());
-        self.inner.start_write(offset, data, false, |written| completion.complete(written));
+        let (started, completion) = Started::new(self);
+        self.inner.start_write(offset, data, QueueHint::Unknown, |written| completion.complete(written));
         started
     }
 
@@ -247,15 +273,13 @@ impl File {
     /// # Errors
     /// Each request has those of [`write_all_at`](Self::write_all_at).
     pub fn start_writes(&self, writes: impl IntoIterator<Item = (u64, Vec<u8>)>) -> Vec<Started<()>> {
-        let mut writes = writes.into_iter().peekable();
-        let mut all = Vec::new();
-        while let Some((offset, data)) = writes.next() {
-            let (started, completion) = Started::new(self.ino());
-            let more = writes.peek().is_some();
-            self.inner.start_write(offset, data, more, |written| completion.complete(written));
-            all.push(started);
-        }
-        all
+        let start = |(offset, data)| {
+            let (started, completion) = Started::new(self);
+            self.inner.start_write(offset, data, QueueHint::Follows, |written| completion.complete(written));
+            started
+        };
+        let _batch = Batch(&self.inner.core.client.async_io);
+        writes.into_iter().map(start).collect()
     }
 
     /// Starts a write, and runs `done` as [`start_read_with`](Self::start_read_with).
@@ -266,6 +290,6 @@ impl File {
         more: bool,
         done: impl FnOnce(std::result::Result<(), Error>) + Send + 'static,
     ) {
-        self.inner.start_write(offset, data, more, done);
+        self.inner.start_write(offset, data, hint(more), done);
     }
 }

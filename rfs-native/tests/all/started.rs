@@ -86,6 +86,21 @@ fn a_panic_of_a_caller_ends_only_its_request() {
     }
 }
 
+/// Catches requests that stay in a batch: `set_len` waits for them.
+#[test]
+fn requests_are_sent_although_the_iterator_of_the_caller_panics() {
+    let lender = Lender::new(64 << 20);
+    let mount = lender.mount(ProviderKind::Tcp);
+    let file = mount.create("f").unwrap();
+    file.write_all_at(&[1; 64 << 10], 0).unwrap();
+    let ranges = (0..4_u64).map(|at| if at == 3 { panic!("of the caller") } else { (at * 4096, 4096) });
+    let started = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| file.start_reads(ranges).len()));
+    assert!(started.is_err());
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || send.send(file.set_len(0)));
+    assert_eq!(receive.recv_timeout(PATIENCE).unwrap().ok(), Some(()));
+}
+
 #[test]
 fn started_requests_end_with_the_session() {
     for provider in [ProviderKind::Shm, ProviderKind::Tcp] {

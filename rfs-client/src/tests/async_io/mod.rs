@@ -133,6 +133,32 @@ fn reads_are_batched_while_requests_wait() {
     }
 }
 
+/// Catches a first request that leaves alone, and so a second round trip.
+#[test]
+fn reads_of_a_caller_that_flushes_leave_together() {
+    let server = Fake::new(256, false);
+    let (interceptor, c, ino) = with_file(&server);
+    let start = |offset| {
+        let (send, receive) = mpsc::channel();
+        let read = c.async_io.prepare_read_alone(ino, offset, 100).expect("prepared");
+        read.start(QueueHint::Follows, move |data| send.send(data.map(|_| ())).expect("received"));
+        receive
+    };
+    assert!(!c.async_io.poll(), "nothing is started");
+    let answers = [0, 100, 200].map(start);
+    assert_eq!(interceptor.held(), 0);
+    assert!(!c.async_io.poll(), "nothing is started");
+    c.async_io.flush();
+    assert_eq!(interceptor.held(), 3);
+    assert!(c.async_io.poll());
+    assert_eq!(interceptor.served(), [Until::AnyDone]);
+    interceptor.release(&Ok(()));
+    for answer in answers {
+        assert_eq!(answer.recv().expect("answered"), Ok(()));
+    }
+    assert!(!c.async_io.poll(), "all have completed");
+}
+
 /// The outcome of the completed request does not matter.
 #[test]
 fn a_completion_starts_the_batch() {
