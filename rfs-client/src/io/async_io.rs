@@ -135,6 +135,39 @@ impl AsyncIo {
         offset: u64,
         len: usize,
     ) -> Option<PreparedRead<'_>> {
+        let find = |inode: &Inode| {
+            // If this fails, the caller makes the read again and reports the error.
+            let (pieces, layout) = self.layouts.readable(inode, offset, len as u64).ok()?;
+            let [Piece::Data { arena, len }] = pieces[..] else { return None };
+            Some((arena, len, layout))
+        };
+        self.prepare_read_at(ino, offset, len, find)
+    }
+
+    /// Prepares a read as [`prepare_read_alone`](Self::prepare_read_alone), but asks the server
+    /// for nothing: started requests that have not been sent do not wait for an answer.
+    pub fn prepare_read_known(
+        self: &Arc<Self>,
+        ino: u64,
+        offset: u64,
+        len: usize,
+    ) -> Option<PreparedRead<'_>> {
+        let find = |inode: &Inode| {
+            let layout = inode.layout.read();
+            let arena = layout.one_place(layout.generation(), offset, len as u64)?;
+            Some((arena, len as u64, layout.id()))
+        };
+        self.prepare_read_at(ino, offset, len, find)
+    }
+
+    /// Prepares a read of bytes that `find` finds: their place, length and layout.
+    fn prepare_read_at(
+        self: &Arc<Self>,
+        ino: u64,
+        offset: u64,
+        len: usize,
+        find: impl FnOnce(&Inode) -> Option<(u64, u64, LayoutId)>,
+    ) -> Option<PreparedRead<'_>> {
         if !self.can_be_async(len) {
             return None;
         }
@@ -145,20 +178,15 @@ impl AsyncIo {
         if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, len)) {
             return None;
         }
-        // If this fails, the caller makes the read again and reports the error.
-        let place = match self.layouts.readable(&inode, offset, len as u64) {
-            Ok((pieces, layout)) if self.is_inside(&inode, known, layout, (offset, len)) => {
-                match pieces[..] {
-                    // The first request for a store makes a session, which blocks.
-                    [Piece::Data { arena, len }] => {
-                        let place = self.layouts.place(layout.epoch, arena, len).ok()?;
-                        self.remote.can_start(place).then_some(place)?
-                    }
-                    _ => return None,
-                }
-            }
-            _ => return None,
-        };
+        let (arena, found, layout) = find(&inode)?;
+        if !self.is_inside(&inode, known, layout, (offset, len)) {
+            return None;
+        }
+        let place = self.layouts.place(layout.epoch, arena, found).ok()?;
+        // The first request for a store makes a session, which blocks.
+        if !self.remote.can_start(place) {
+            return None;
+        }
         self.times.was_read(&inode);
         let (started, counted) = (StartedGuard::new(&inode), self.transfers.count());
         // From here on the count protects the extents, also while this thread serves other threads'

@@ -148,7 +148,7 @@ impl Remote for AttachedSession {
     fn start(&self, mut transfers: Vec<Transfer>, until: Option<Until>) {
         let stored: Vec<_> = transfers.extract_if(.., |transfer| transfer.place().store() != 0).collect();
         self.stores.start(stored);
-        if transfers.is_empty() {
+        if transfers.is_empty() && until.is_none() {
             return;
         }
         let start_one = |transfer: Transfer| {

@@ -155,7 +155,14 @@ impl StoreLinks {
 
     /// Returns true if there is a session to a store.
     pub(crate) fn is_connected(&self, store: u16) -> bool {
-        self.links.read().get(&store).is_some_and(|link| link.session().is_connected())
+        self.present(store).is_some_and(|link| link.session().is_connected())
+    }
+
+    /// Returns the link to a store, whether its session is up or not. A look at the session may
+    /// find its end, and run callbacks of requests, which use the links. So no look is made under
+    /// the lock.
+    fn present(&self, store: u16) -> Option<Arc<Link>> {
+        self.links.read().get(&store).cloned()
     }
 
     /// Starts transfers, those of one store in one batch, without blocking. They fail if there is
@@ -164,9 +171,7 @@ impl StoreLinks {
         while let Some(store) = transfers.first().map(|transfer| transfer.place().store()) {
             let batch: Vec<_> =
                 transfers.extract_if(.., |transfer| transfer.place().store() == store).collect();
-            // Callbacks may need the lock, so it is not held.
-            let link = self.links.read().get(&store).cloned();
-            match link.filter(|link| link.session().is_connected()) {
+            match self.present(store).filter(|link| link.session().is_connected()) {
                 Some(link) => {
                     link.session().together(|| batch.into_iter().for_each(|one| start_stored(&link, one)));
                 }
@@ -177,7 +182,9 @@ impl StoreLinks {
 
     /// Closes all sessions to stores.
     pub(crate) fn close(&self) {
-        self.links.write().clear();
+        let links = std::mem::take(&mut *self.links.write());
+        // The end of a session runs callbacks, which use the links.
+        drop(links);
         let stores: Vec<_> = self.stores.lock().drain().map(|(_, store)| store).collect();
         for store in stores {
             if let Some((stores, ..)) = &store.lock().known {
@@ -189,7 +196,9 @@ impl StoreLinks {
     /// Returns the failure of a request to a store. The next attempt makes a new session if this
     /// one has ended.
     fn failed(&self, store: u16, error: &RequestError) -> Failure {
-        self.links.write().retain(|number, link| *number != store || link.session().is_connected());
+        if let Some(ended) = self.present(store).filter(|link| !link.session().is_connected()) {
+            self.remove(store, &ended);
+        }
         match error {
             RequestError::Disconnected
             | RequestError::Flushed
@@ -200,17 +209,26 @@ impl StoreLinks {
         }
     }
 
+    /// Removes a link to a store, unless a later one has taken its place.
+    fn remove(&self, store: u16, ended: &Arc<Link>) {
+        let mut links = self.links.write();
+        if links.get(&store).is_some_and(|link| Arc::ptr_eq(link, ended)) {
+            // The caller has the link, so it is not dropped under the lock.
+            links.remove(&store);
+        }
+    }
+
     /// Returns a link to a store whose session is up.
     fn link(&self, store: u16) -> Result<Arc<Link>, Failure> {
-        let is_up = |link: &&Arc<Link>| link.session().is_connected();
-        if let Some(link) = self.links.read().get(&store).filter(is_up) {
-            return Ok(Arc::clone(link));
+        let is_up = |link: &Arc<Link>| link.session().is_connected();
+        if let Some(link) = self.present(store).filter(is_up) {
+            return Ok(link);
         }
         let entry = Arc::clone(self.stores.lock().entry(store).or_default());
         let mut entry = entry.lock();
         // Another thread may have connected meanwhile.
-        if let Some(link) = self.links.read().get(&store).filter(is_up) {
-            return Ok(Arc::clone(link));
+        if let Some(link) = self.present(store).filter(is_up) {
+            return Ok(link);
         }
         if let Some(outage) = entry.outage.as_ref().filter(|outage| outage.last_attempt.elapsed() < PAUSE) {
             return Err(Failure::Lost(store, outage.since, outage.reason.clone()));
@@ -224,7 +242,8 @@ impl StoreLinks {
                     log::info!("store {store} is back");
                 }
                 let link = Arc::new(link);
-                self.links.write().insert(store, Arc::clone(&link));
+                let earlier = self.links.write().insert(store, Arc::clone(&link));
+                drop(earlier);
                 Ok(link)
             }
             Err(reason) => {

@@ -56,7 +56,8 @@ impl<T> Started<T> {
     }
 
     /// Blocks until the request has ended. Over a network, the thread polls for completions first,
-    /// so no other thread has to wake it.
+    /// so no other thread has to wake it. It runs callbacks of other requests meanwhile, so do not
+    /// hold a lock that one of them takes.
     ///
     /// # Errors
     /// As the call that blocks.
@@ -133,16 +134,6 @@ impl<T> Drop for Completion<T> {
     }
 }
 
-/// Requests that are held back for one another. They are sent when this is dropped, also if the
-/// caller's iterator panics.
-struct Batch<'a>(&'a AsyncIo);
-
-impl Drop for Batch<'_> {
-    fn drop(&mut self) {
-        self.0.flush();
-    }
-}
-
 /// `more` promises another request, but nothing holds the caller to it.
 fn hint(more: bool) -> QueueHint {
     if more { QueueHint::Waits } else { QueueHint::Unknown }
@@ -172,7 +163,17 @@ impl OpenFile {
             return answer(Err(on("read", ino)(e)));
         }
         self.was_read();
-        if let Some(prepared) = self.core.client.async_io.prepare_read_alone(ino, offset, len) {
+        let io = &self.core.client.async_io;
+        let known = match next {
+            QueueHint::Follows => {
+                let known = io.prepare_read_known(ino, offset, len);
+                // What follows may wait for the server, and the server for what was started.
+                known.is_none().then(|| io.flush());
+                known
+            }
+            _ => None,
+        };
+        if let Some(prepared) = known.or_else(|| io.prepare_read_alone(ino, offset, len)) {
             return prepared.start(next, move |data| answer(data.map(bytes_of).map_err(on("read", ino))));
         }
         let file = File { inner: Arc::clone(self) };
@@ -239,12 +240,15 @@ impl File {
             self.inner.start_read(range, QueueHint::Follows, |read| completion.complete(read));
             started
         };
-        let _batch = Batch(&self.inner.core.client.async_io);
-        ranges.into_iter().map(start).collect()
+        // The iterator is the caller's, and may wait: nothing is held back while it runs.
+        let ranges: Vec<_> = ranges.into_iter().collect();
+        let all = ranges.into_iter().map(start).collect();
+        self.inner.core.client.async_io.flush();
+        all
     }
 
-    /// Starts a read, and runs `done` with its outcome: on this thread, or on one that must not
-    /// block. `done` must be short, and must not drop the last clone of a file.
+    /// Starts a read, and runs `done` with its outcome: on this thread, on one that waits for
+    /// another request, or on one that must not block. `done` must be short, and must not drop the last clone of a file.
     ///
     /// With `more`, the caller starts another request at once, and the session may send both
     /// together.
@@ -273,13 +277,15 @@ impl File {
     /// # Errors
     /// Each request has those of [`write_all_at`](Self::write_all_at).
     pub fn start_writes(&self, writes: impl IntoIterator<Item = (u64, Vec<u8>)>) -> Vec<Started<()>> {
-        let start = |(offset, data)| {
+        let mut writes = writes.into_iter().peekable();
+        let mut all = Vec::new();
+        while let Some((offset, data)) = writes.next() {
             let (started, completion) = Started::new(self);
-            self.inner.start_write(offset, data, QueueHint::Follows, |written| completion.complete(written));
-            started
-        };
-        let _batch = Batch(&self.inner.core.client.async_io);
-        writes.into_iter().map(start).collect()
+            let next = hint(writes.peek().is_some());
+            self.inner.start_write(offset, data, next, |written| completion.complete(written));
+            all.push(started);
+        }
+        all
     }
 
     /// Starts a write, and runs `done` as [`start_read_with`](Self::start_read_with).

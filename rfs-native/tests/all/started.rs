@@ -1,6 +1,9 @@
 //! Started reads and writes.
 
-use std::sync::mpsc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc,
+};
 
 use futures::{executor::block_on, future::join_all};
 use rdmabox::ProviderKind;
@@ -86,19 +89,52 @@ fn a_panic_of_a_caller_ends_only_its_request() {
     }
 }
 
-/// Catches requests that stay in a batch: `set_len` waits for them.
+/// Catches requests that are held back while the iterator of the caller runs: `set_len` waits for
+/// all that are started.
 #[test]
-fn requests_are_sent_although_the_iterator_of_the_caller_panics() {
+fn the_iterator_of_the_caller_may_wait_or_panic() {
     let lender = Lender::new(64 << 20);
     let mount = lender.mount(ProviderKind::Tcp);
     let file = mount.create("f").unwrap();
     file.write_all_at(&[1; 64 << 10], 0).unwrap();
-    let ranges = (0..4_u64).map(|at| if at == 3 { panic!("of the caller") } else { (at * 4096, 4096) });
-    let started = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| file.start_reads(ranges).len()));
-    assert!(started.is_err());
     let (send, receive) = mpsc::channel();
-    std::thread::spawn(move || send.send(file.set_len(0)));
-    assert_eq!(receive.recv_timeout(PATIENCE).unwrap().ok(), Some(()));
+    std::thread::spawn(move || {
+        let ranges = (0..4_u64).map(|at| {
+            file.set_len(64 << 10).unwrap();
+            (at * 4096, 4096)
+        });
+        assert!(file.start_reads(ranges).into_iter().all(|read| read.wait().unwrap() == [1; 4096]));
+        let ranges = (0..4_u64).map(|at| if at == 3 { panic!("of the caller") } else { (at * 4096, 4096) });
+        let started = catch_unwind(AssertUnwindSafe(|| file.start_reads(ranges).len()));
+        assert!(started.is_err());
+        send.send(file.set_len(0).is_ok())
+    });
+    assert_eq!(receive.recv_timeout(PATIENCE), Ok(true));
+}
+
+/// Catches a thread that sleeps until another one wakes it for each of its requests.
+#[test]
+fn a_thread_that_waits_polls_for_itself() {
+    let lender = Lender::new(64 << 20);
+    let mount = lender.mount(ProviderKind::Tcp);
+    let file = mount.create("f").unwrap();
+    file.write_all_at(&[1; 64 << 10], 0).unwrap();
+    let ran_here = || {
+        let (send, receive) = mpsc::channel();
+        for at in 0..16 {
+            let send = send.clone();
+            let done = move |read: Result<Vec<u8>, _>| {
+                read.unwrap();
+                send.send(std::thread::current().id()).unwrap();
+            };
+            file.start_read_with((at * 4096, 4096), true, done);
+        }
+        file.start_read(0, 4096).wait().unwrap();
+        drop(send);
+        receive.iter().any(|thread| thread == std::thread::current().id())
+    };
+    // The polling thread may be faster, but not always.
+    assert!((0..1000).any(|_| ran_here()));
 }
 
 #[test]

@@ -113,9 +113,11 @@ impl RecallDelivery<'_> {
             return;
         }
         self.store.pending.locked(|state| {
-            if state.recalls.asks(session.id()) && session.is_restored() {
+            if state.recalls.asks(session.id()) {
                 let mut push = |recall| state.recalls.push(session.id(), recall, run_clock::now());
-                push(Recall::All);
+                if session.is_restored() {
+                    push(Recall::All);
+                }
                 // Files gave up this space before the session could receive a recall.
                 for (ino, generation) in self.store.space.quarantined_for(session.id()) {
                     push(Recall::Layout { ino, generation });

@@ -18,7 +18,7 @@ use crate::coherence::run_clock;
 impl Placement<'_> {
     /// Queues recalls for the sessions that take none and hold space of a store.
     pub fn recall_from_silent_sessions(self, store: u16) {
-        let mut recalled = BTreeSet::new();
+        let (mut recalled, mut due) = (BTreeSet::new(), Vec::new());
         for (holder, ino, generation) in self.store.space.holders_in(store) {
             let Some(session) = self.sessions.get(holder) else { continue };
             self.store.pending.locked(|state| {
@@ -27,9 +27,12 @@ impl Placement<'_> {
                     return;
                 }
                 state.recalls.push(holder, Recall::Layout { ino, generation }, run_clock::now());
+                // After its first recall the session may wait for the next one.
+                state.answer_asker(holder, &mut due);
                 recalled.insert(holder);
             });
         }
+        self.store.send(due);
         if !recalled.is_empty() {
             self.store.alarm.recalled();
         }
