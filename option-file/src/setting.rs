@@ -27,8 +27,8 @@ pub(crate) struct Setting {
     pub(crate) key: String,
     /// Line of the file, counted from 1.
     pub(crate) line: usize,
-    /// Words of a command line with the same meaning. Empty for `false` and `[]`, which only replace
-    /// another setting of the option.
+    /// Words of a command line with the same meaning. Empty for `false` and `[]`, which only
+    /// replace another setting of the option.
     pub(crate) words: Vec<OsString>,
 }
 

@@ -248,7 +248,8 @@ impl File {
     }
 
     /// Starts a read, and runs `done` with its outcome: on this thread, on one that waits for
-    /// another request, or on one that must not block. `done` must be short, and must not drop the last clone of a file.
+    /// another request, or on one that must not block. `done` must be short, and must not drop the
+    /// last clone of a file.
     ///
     /// With `more`, the caller starts another request at once, and the session may send both
     /// together.
