@@ -12,7 +12,7 @@ use std::{
 use rdmabox::{Key, memory::available_memory, tls::TlsServer};
 use rfs_status::expiry;
 
-use super::cli::Cli;
+use super::{cli::Cli, lend::LendError};
 use crate::{
     memory_object::ownership::{OwnershipError, open_directory},
     server::{Config, StartError, check_memory, stores},
@@ -26,6 +26,8 @@ pub(super) enum CheckError {
     Start(#[from] StartError),
     #[error(transparent)]
     PoolKey(#[from] rdmabox::KeyFileError),
+    #[error(transparent)]
+    Lend(#[from] LendError),
     #[error("{option} {path}: {source}", path = path.display())]
     Directory { option: &'static str, path: PathBuf, source: OwnershipError },
 }
@@ -55,6 +57,7 @@ pub(super) fn check(cli: &Cli) -> Result<Vec<String>, CheckError> {
     if let Some(pool) = &config.stores {
         stores::check(pool).map_err(StartError::from)?;
     }
+    cli.lending.check(cli.allow_without_keys)?;
     check_directory("--memory-dir", config.memory_dir.as_deref())?;
     check_directory("--persist", config.persist.as_ref().map(|persist| persist.dir.as_path()))?;
     warnings.extend(memory_warning(&config));
@@ -77,8 +80,5 @@ fn check_directory(option: &'static str, path: Option<&Path>) -> Result<(), Chec
 
 /// Returns a warning if the memory is not free now: a server that runs may have it.
 fn memory_warning(config: &Config) -> Option<String> {
-    if config.memory_dir.is_some() {
-        return None;
-    }
     check_memory(config, available_memory()).err().map(|e| format!("{e} now, which a running server may use"))
 }

@@ -356,6 +356,7 @@ impl Cli {
         config.look = Duration::from_micros(self.busy_poll_us.into());
         config.inodes = self.inodes;
         config.memory_dir = self.memory_dir;
+        config.lent_to_pagers = self.lending.lend.unwrap_or(0);
         config.checksum = self.checksum;
         let (every, keep) = (self.persist_every.0, self.persist_keep.into());
         config.persist = self.persist.map(|dir| Persist { dir, every, keep });

@@ -9,8 +9,19 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use rdmabox::{Address, Key};
-use rfs_paging::{Lender, LenderOptions};
+use rdmabox::{Address, Key, KeyFileError};
+use rfs_paging::{Lender, LenderError, LenderOptions};
+
+/// Reason why the server cannot lend memory to pagers.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LendError {
+    /// A key file cannot be read.
+    #[error("--lend-key: {0}")]
+    Key(#[from] KeyFileError),
+    /// The lender does not start.
+    #[error("--lend: {0}")]
+    Lender(#[from] LenderError),
+}
 
 /// What the server lends to pagers.
 #[derive(Clone, Debug, Default, Args)]
@@ -38,13 +49,26 @@ impl LendArguments {
     ///
     /// # Errors
     /// A key file cannot be read, or the lender does not start.
-    pub(super) fn start(&self, open: bool) -> Result<Option<Lender>, String> {
+    pub(super) fn start(&self, open: bool) -> Result<Option<Lender>, LendError> {
+        let Some(options) = self.options(open)? else { return Ok(None) };
+        Ok(Some(Lender::listen(&self.lend_listen, &options)?))
+    }
+
+    /// Checks what [`start`](Self::start) checks before it takes memory and ports.
+    ///
+    /// # Errors
+    /// A key file cannot be read, or the lender would not start.
+    pub(super) fn check(&self, open: bool) -> Result<(), LendError> {
+        let Some(options) = self.options(open)? else { return Ok(()) };
+        Ok(options.check(&self.lend_listen)?)
+    }
+
+    /// Returns the settings of the lender, with its keys; `None` without a lender.
+    fn options(&self, open: bool) -> Result<Option<LenderOptions>, KeyFileError> {
         let Some(memory) = self.lend else { return Ok(None) };
-        let keys: Result<Vec<Key>, _> = self.lend_key.iter().map(|path| Key::load(path)).collect();
-        let keys = keys.map_err(|e| format!("--lend-key: {e}"))?;
+        let keys = self.lend_key.iter().map(|path| Key::load(path)).collect::<Result<Vec<Key>, _>>()?;
         let open = open && keys.is_empty();
-        let options = LenderOptions::new(memory).keys(keys).allow_without_keys(open);
-        Lender::listen(&self.lend_listen, &options).map(Some).map_err(|e| format!("--lend: {e}"))
+        Ok(Some(LenderOptions::new(memory).keys(keys).allow_without_keys(open)))
     }
 }
 
@@ -99,8 +123,10 @@ mod tests {
     fn a_network_address_needs_a_key_or_consent() {
         let lend_listen = vec!["127.0.0.1:0".parse().unwrap()];
         let arguments = LendArguments { lend: Some(1 << 20), lend_listen, lend_key: Vec::new() };
-        let refusal = arguments.start(false).unwrap_err();
+        let refusal = arguments.start(false).unwrap_err().to_string();
         assert!(refusal.starts_with("--lend: ") && refusal.contains("network address"), "{refusal}");
+        assert_eq!(arguments.check(false).unwrap_err().to_string(), refusal);
+        assert!(arguments.check(true).is_ok());
         assert!(arguments.start(true).unwrap().is_some());
         assert!(LendArguments::default().start(false).unwrap().is_none());
     }

@@ -1,7 +1,9 @@
 //! SIGHUP: reads the options, the keys and the certificates again.
 //!
-//! A file that is invalid changes nothing. Each changed option is applied, or needs a restart, and
-//! the log says which. Options that need a restart are named at each SIGHUP until then.
+//! A file of options that is invalid changes no option. Keys and certificates are read again
+//! nevertheless, from the files that the server uses: a removed key ends its sessions. Each changed
+//! option is applied, or needs a restart, and the log says which. Options that need a restart are
+//! named at each SIGHUP until then.
 //!
 //! # Concurrency
 //! The main thread, between two signals.
@@ -19,29 +21,29 @@ use crate::server::Server;
 
 /// Reads everything again that can change while the server runs.
 pub(super) fn reload(server: &Server, configuration: Option<&mut Configuration>) {
-    if let Some(configuration) = configuration.filter(|configuration| configuration.has_file())
-        && !reload_options(server, configuration)
-    {
-        return;
+    if let Some(configuration) = configuration.filter(|configuration| configuration.has_file()) {
+        reload_options(server, configuration);
     }
     reload_keys(server);
     reload_certificates(server);
 }
 
-/// Reads the file of options again. Returns false if it is invalid.
-fn reload_options(server: &Server, configuration: &mut Configuration) -> bool {
+/// Reads the file of options again. An invalid file changes no option.
+fn reload_options(server: &Server, configuration: &mut Configuration) {
+    let refuse = |why: String| {
+        log::error!(
+            target: SIGNAL,
+            "the options stay as they were, and only keys and certificates are read again: {why}"
+        );
+    };
     let new = match configuration.read_again() {
         Ok(new) => new,
-        Err(e) => {
-            log::error!(target: SIGNAL, "the options stay as they were: {}", e.one_line());
-            return false;
-        }
+        Err(e) => return refuse(e.one_line()),
     };
     if !new.cli.store
         && let Err(e) = new.cli.clone().into_config().check()
     {
-        log::error!(target: SIGNAL, "the options stay as they were: {e}");
-        return false;
+        return refuse(e.to_string());
     }
     if new.changes.is_empty() {
         log::info!("SIGHUP: no option has changed");
@@ -56,7 +58,6 @@ fn reload_options(server: &Server, configuration: &mut Configuration) -> bool {
             Err(e) => log::error!(target: SIGNAL, "SIGHUP: {change}: not applied: {e}"),
         }
     }
-    true
 }
 
 /// Applies a changed option. Returns false if that needs a restart.

@@ -88,7 +88,9 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
     let config = cli.into_config();
     let outcome = match key.filter(|_| lends) {
         Some(key) => store::serve(StoreArguments { memory, listen: config.listen, key, kill }),
-        None => serve_and_lend(config, metrics, Some(configuration), || lending.start(open)),
+        None => serve_and_lend(config, metrics, Some(configuration), || {
+            lending.start(open).map_err(|e| e.to_string())
+        }),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

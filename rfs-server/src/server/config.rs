@@ -70,6 +70,9 @@ pub struct Config {
     /// Directory of the memory objects, which the next server continues to use. `None`: the memory
     /// ends with the server.
     pub memory_dir: Option<PathBuf>,
+    /// Bytes that this process lends to pagers beside the files. The server does not lend them: it
+    /// counts them when it checks that the memory of the machine suffices.
+    pub lent_to_pagers: u64,
     /// Each block has a checksum that readers verify.
     pub checksum: bool,
     /// Snapshot options. `None`: no snapshots.
@@ -138,6 +141,7 @@ impl Config {
             memory,
             inodes: None,
             memory_dir: None,
+            lent_to_pagers: 0,
             checksum: false,
             persist: None,
             exports: Vec::new(),

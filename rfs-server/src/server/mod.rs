@@ -358,15 +358,13 @@ fn keyed_domains(host: &Host) -> Result<HashMap<AccessMode, Domain>, HostError> 
 }
 
 /// Opens the directories of memory objects and of snapshots, and checks that they fit the exports.
-/// Without memory objects, checks that there is enough memory.
+/// Checks that there is enough memory for all that is in no memory object.
 fn open_directories(
     config: &Config,
     asked: &[&str],
 ) -> Result<(Option<ObjectStore>, Option<SnapshotDirectory>), StartError> {
     let store = config.memory_dir.as_deref().map(ObjectStore::open).transpose()?;
-    if store.is_none() {
-        check_memory(config, available_memory())?;
-    }
+    check_memory(config, available_memory())?;
     let open = |persist: &config::Persist| SnapshotDirectory::open(&persist.dir);
     let snapshots = config.persist.as_ref().map(open).transpose()?;
     check_names(config, asked, (store.as_ref(), snapshots.as_ref()))?;
@@ -457,7 +455,8 @@ fn within(limit: Option<Duration>, end: impl FnOnce() + Send + 'static) -> bool 
     started.is_ok() && wait.recv_timeout(limit).is_ok()
 }
 
-/// Checks that the memory of all exports is available.
+/// Checks that memory is available for all exports without memory objects, and for pagers. The
+/// space of memory objects is reserved in their directory.
 ///
 /// # Errors
 /// It is not.
@@ -466,7 +465,8 @@ pub(crate) fn check_memory(config: &Config, bound: Option<MemoryBound>) -> Resul
         let sums = if config.checksum { export.sums_len() } else { 0 };
         export.arena_len().saturating_add(export.table_len()).saturating_add(sums)
     };
-    let asked = config.exports().iter().map(each).fold(0, u64::saturating_add);
+    let exports = if config.memory_dir.is_some() { Vec::new() } else { config.exports() };
+    let asked = exports.iter().map(each).fold(config.lent_to_pagers, u64::saturating_add);
     match bound {
         Some(bound) if bound.bytes < asked => Err(StartError::NotEnough { asked, bound }),
         _ => Ok(()),
@@ -507,6 +507,13 @@ mod tests {
         let twice = Config { exports: [config.exports(), config.exports()].concat(), ..config };
         assert!(check_memory(&twice, bound(2 * needed)).is_ok());
         assert!(check_memory(&twice, bound(2 * needed - 1)).is_err());
+        // And what pagers get, also if the files are in memory objects.
+        let lent = Config { lent_to_pagers: 1 << 20, ..twice };
+        assert!(check_memory(&lent, bound(2 * needed + (1 << 20))).is_ok());
+        assert!(check_memory(&lent, bound(2 * needed + (1 << 20) - 1)).is_err());
+        let objects = Config { memory_dir: Some("/m".into()), ..lent };
+        assert!(check_memory(&objects, bound(1 << 20)).is_ok());
+        assert!(check_memory(&objects, bound((1 << 20) - 1)).is_err());
     }
 
     #[test]

@@ -159,6 +159,12 @@ fn check_config_finds_what_a_start_would_find() {
         ("persist = \"DIR/server.toml\"\n", "--persist"),
         ("memory-dir = \"DIR/a\"\npersist = \"DIR/a\"\n", "need a directory each"),
         ("pool = \"DIR/none\"\npool-key = \"DIR/none\"\n", "none"),
+        (
+            "lend = \"2M\"\nlend-listen = [\"tcp:127.0.0.1:0\"]\n",
+            "--lend: tcp:127.0.0.1:0 is a network address",
+        ),
+        ("lend = 7\nlend-listen = [\"unix:DIR/l\"]\n", "--lend: cannot lend 7 bytes"),
+        ("lend = \"2M\"\nlend-listen = [\"unix:DIR/l\"]\nlend-key = [\"DIR/none\"]\n", "--lend-key: "),
     ] {
         let files = Files::with(&format!("{start}{rest}"));
         let output = files.check(&[]);
@@ -178,8 +184,8 @@ fn check_config_finds_what_a_start_would_find() {
     assert_eq!(files.check(&[]).status.code(), Some(0));
 }
 
-/// Catches a reload that applies a part of a broken file, and one that is silent about options that
-/// need a restart.
+/// Catches a reload that applies a part of a broken file, one that is silent about options that
+/// need a restart, and a broken file that keeps revoked keys in use.
 #[test]
 fn sighup_applies_what_can_change() {
     let secret = "0123456789abcdef0123456789abcdef";
@@ -207,10 +213,19 @@ fn sighup_applies_what_can_change() {
     running.signal("HUP");
     let said = log.until("the options stay as they were");
     assert!(said.contains("server.toml:6: laese: no such option") && !said.contains("reloaded"), "{said}");
+    log.until("reloaded 2 keys");
     // And one whose options do not fit together.
     files.write(&format!("{start}lease = 5\nrecall-timeout = 5\n"));
     running.signal("HUP");
-    log.until("the options stay as they were: --recall-timeout");
+    let said = log.until("the options stay as they were");
+    assert!(said.contains("read again: --recall-timeout"), "{said}");
+    // The keys are read again nevertheless, from the file that the server uses.
+    private(
+        &files.path("more"),
+        &format!("one {secret} rfs rw\ntwo {secret} rfs ro\nthree {secret} rfs ro\n"),
+    );
+    running.signal("HUP");
+    log.until("reloaded 3 keys");
     files.write(&format!("{start}log-format = \"json\"\n"));
     running.signal("HUP");
     let said = log.until("\"reloaded 1 keys\"");

@@ -66,6 +66,27 @@ impl LenderOptions {
         self.tls = Some(tls);
         self
     }
+
+    /// Checks what [`Lender::listen`] checks before it takes memory and ports.
+    ///
+    /// # Errors
+    /// [`LenderError::Size`] or [`LenderError::WithoutKeys`].
+    pub fn check(&self, addresses: &[Address]) -> Result<(), LenderError> {
+        self.chunks()?;
+        let needs_keys = self.keys.is_empty() && !self.allow_without_keys;
+        match addresses.iter().find(|address| needs_keys && address.is_network()) {
+            Some(address) => Err(LenderError::WithoutKeys(address.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the number of chunks and of their bytes.
+    fn chunks(&self) -> Result<(u32, usize), LenderError> {
+        let wrong = || LenderError::Size(self.memory);
+        let chunks = u32::try_from(self.memory / CHUNK as u64).map_err(|_| wrong())?;
+        let len = usize::try_from(self.memory).map_err(|_| wrong())? / CHUNK * CHUNK;
+        if chunks == 0 { Err(wrong()) } else { Ok((chunks, len)) }
+    }
 }
 
 /// Why a lender did not start.
@@ -104,16 +125,8 @@ impl Lender {
     /// # Errors
     /// As [`LenderError`] says; nothing is left behind.
     pub fn listen(addresses: &[Address], options: &LenderOptions) -> Result<Lender, LenderError> {
-        let wrong = || LenderError::Size(options.memory);
-        let chunks = u32::try_from(options.memory / CHUNK as u64).map_err(|_| wrong())?;
-        let len = usize::try_from(options.memory).map_err(|_| wrong())? / CHUNK * CHUNK;
-        if chunks == 0 {
-            return Err(wrong());
-        }
-        let needs_keys = options.keys.is_empty() && !options.allow_without_keys;
-        if let Some(address) = addresses.iter().find(|address| needs_keys && address.is_network()) {
-            return Err(LenderError::WithoutKeys(address.clone()));
-        }
+        options.check(addresses)?;
+        let (chunks, len) = options.chunks()?;
         let mut host = Host::new()?.any_local_user(options.allow_without_keys);
         if let Some(tls) = &options.tls {
             host = host.tls(Arc::clone(tls));
