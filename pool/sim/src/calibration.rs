@@ -21,6 +21,9 @@ pub const DATA_SHARE: f64 = 1448.0 / 1514.0;
 /// Bytes that HTB lets an idle link send at once in the measured network.
 pub const MEASURED_BURST: u64 = 64 << 10;
 
+/// Length of the pieces of files if a report has none: the server's default (`--stripe-unit`).
+pub const SERVER_UNIT: u64 = 256 << 10;
+
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 /// Bytes of each file in a comparison. Its pieces are in all stores.
@@ -77,6 +80,23 @@ pub struct Compared {
 /// A report that has no constants.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
+    /// There is nothing to compare the model with.
+    #[error("the report has no row with limited links: measure a case that limits them")]
+    Nothing,
+    /// A measured rate that nothing can be compared with.
+    #[error(
+        "the report has a rate of {rate} MiB/s for {pattern} of {case} with {stores} stores: measure it again"
+    )]
+    Rate {
+        /// Case of the row.
+        case: String,
+        /// Pattern of the row.
+        pattern: String,
+        /// Number of stores.
+        stores: u16,
+        /// The rate.
+        rate: f64,
+    },
     /// A row is missing that constants come from.
     #[error("the report has no row {pattern} of {case} with 1 store: measure all cases")]
     Missing {
@@ -102,6 +122,14 @@ impl Compared {
     }
 }
 
+/// Returns true if the model is close enough to all measured rates.
+///
+/// # Errors
+/// There are none.
+pub fn all_close(rows: &[Compared]) -> Result<bool, CalibrationError> {
+    if rows.is_empty() { Err(CalibrationError::Nothing) } else { Ok(rows.iter().all(Compared::is_close)) }
+}
+
 /// Constants of the model for one pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constants {
@@ -112,9 +140,9 @@ pub struct Constants {
 }
 
 impl Report {
-    /// Returns the length of the pieces of files; `usual` if the report has the server's default.
-    pub fn unit(&self, usual: u64) -> u64 {
-        self.stripe_unit.unwrap_or(usual)
+    /// Returns the length of the pieces of files.
+    pub fn unit(&self) -> u64 {
+        self.stripe_unit.unwrap_or(SERVER_UNIT)
     }
 
     fn reading(&self, case: &'static str, pattern: &str) -> Result<Reading, CalibrationError> {
@@ -140,19 +168,29 @@ impl Report {
     /// Compares all rows with limited links.
     ///
     /// # Errors
-    /// A row is missing, or the constants cannot be simulated.
-    pub fn compare(&self, usual_unit: u64, seed: u64) -> Result<Vec<Compared>, CalibrationError> {
+    /// A row is missing or has no rate, or the constants cannot be simulated.
+    pub fn compare(&self, seed: u64) -> Result<Vec<Compared>, CalibrationError> {
         let mut all = Vec::new();
         for row in self.rows.iter().filter(|row| row.case != "loopback") {
-            let model = self.model(row, usual_unit, seed)?;
+            let model = self.model(row, seed)?;
             for point in &row.points {
+                let measured = point.median.mib_per_s;
+                if !(measured.is_finite() && measured > 0.0) {
+                    let (case, pattern) = (row.case.clone(), row.pattern.clone());
+                    return Err(CalibrationError::Rate {
+                        case,
+                        pattern,
+                        stores: point.stores,
+                        rate: measured,
+                    });
+                }
                 let shape = Shape { stores: point.stores, ..model.shape };
                 let predicted = run(&Model { shape, ..model })?.rate / MIB as f64;
                 all.push(Compared {
                     case: row.case.clone(),
                     pattern: row.pattern.clone(),
                     stores: point.stores,
-                    measured: point.median.mib_per_s,
+                    measured,
                     predicted,
                 });
             }
@@ -160,7 +198,7 @@ impl Report {
         Ok(all)
     }
 
-    fn model(&self, row: &Row, usual_unit: u64, seed: u64) -> Result<Model, CalibrationError> {
+    fn model(&self, row: &Row, seed: u64) -> Result<Model, CalibrationError> {
         let is_small = row.case == "blocks";
         let clients = if row.case == "clients" { 4 } else { 1 };
         let pattern = if is_small { "random_record_read" } else { &*row.pattern };
@@ -180,7 +218,7 @@ impl Report {
             is_random: row.pattern.starts_with("random"),
             together: false,
         };
-        let unit = self.unit(usual_unit);
+        let unit = self.unit();
         let shape = Shape { stores: 1, clients, file: FILE, placement: Placement::Stripe, unit };
         Ok(Model { rates, requests, shape, warm_up: SECOND / 2, end: 4 * SECOND, seed })
     }
@@ -231,9 +269,33 @@ mod tests {
     fn limited_rows_are_compared() {
         let [block, record] = loopback();
         let limited = row("one_file", "random_record_read", &[(1, 91.0, 1.0), (4, 200.0, 1.0)]);
-        let compared = report(&[block, record, limited].join(",")).compare(1, 1).unwrap();
+        let compared = report(&[block, record, limited].join(",")).compare(1).unwrap();
         assert_eq!(compared.len(), 2);
         assert!(compared[0].is_close(), "{compared:?}");
         assert!(compared[1].predicted > 300.0 && !compared[1].is_close(), "{compared:?}");
+    }
+
+    /// Catches a check that passes because it has nothing to compare.
+    #[test]
+    fn a_report_without_usable_rows_is_refused() {
+        let [block, record] = loopback();
+        let compare = |rows: &[String]| {
+            let rows = report(&rows.join(",")).compare(1).map_err(|e| e.to_string())?;
+            all_close(&rows).map_err(|e| e.to_string())
+        };
+        let limited = |points: &[_]| row("one_file", "random_record_read", points);
+        for rows in [vec![block.clone(), record.clone()], vec![block.clone(), record.clone(), limited(&[])]] {
+            assert!(compare(&rows).unwrap_err().contains("no row with limited links"), "{rows:?}");
+        }
+        let stopped = compare(&[block, record, limited(&[(2, 0.0, 1.0)])]).unwrap_err();
+        assert!(stopped.contains("a rate of 0 MiB/s"), "{stopped}");
+    }
+
+    /// Catches a report of the server's default that is compared with pieces of another length.
+    #[test]
+    fn a_report_without_a_unit_has_the_default_of_the_server() {
+        let text = r#"{"link_mb_per_s": 100, "block_link_mb_per_s": 20, "stripe_unit": null, "rows": []}"#;
+        let report: Report = serde_json::from_str(text).unwrap();
+        assert_eq!(report.unit(), 256 << 10);
     }
 }
