@@ -85,5 +85,6 @@ mod tests {
         assert_eq!(rows[0], ["verb", "1000 (2.00x)", "1.5 to 2.8x", "in range"]);
         assert_eq!(rows[1], ["verb", "3000 (2.00x)", "2.4 to 4.8x", "direction only"]);
         assert!(text.contains(" octopus |        - (-) |"), "{text}");
+        assert!(text.contains("MISSED (1 of 1 without a result)"), "{text}");
     }
 }
