@@ -66,6 +66,13 @@ pub(crate) fn take(number: RawFd) -> Result<(OwnedFd, Mounted), MountError> {
             "mounted without default_permissions, so every program could use every file: mount with this option".into(),
         ));
     }
+    if let Some(why) = unseen(connection, entry.is_some()) {
+        log::warn!(
+            "{}: cannot check that the mount has default_permissions, as {why}: without this option, every program \
+             can use every file",
+            path.display()
+        );
+    }
     // Reads of the session block.
     rustix::fs::fcntl_setfl(&device, OFlags::empty()).map_err(|e| failed(e.to_string()))?;
     let (visible, place) = match entry {
@@ -109,6 +116,16 @@ fn connection(facts: &str, kernel: &str) -> Result<Option<u32>, String> {
             Err("it serves no mount, or the mount has ended: mount first, with fd=N".into())
         }
         None => Ok(None),
+    }
+}
+
+/// Returns why this process cannot see the options of the mount. `None` if it can: `is_visible` if
+/// the mount of the connection is in its mount table.
+fn unseen(connection: Option<u32>, is_visible: bool) -> Option<&'static str> {
+    match connection {
+        None => Some("this kernel does not tell the mount of a descriptor (Linux 6.16 and newer do)"),
+        Some(_) if !is_visible => Some("the mount is in another mount namespace"),
+        Some(_) => None,
     }
 }
 
@@ -173,6 +190,14 @@ mod tests {
         for old in ["6.15.9-amd64", "6.1", "5.3.0", ""] {
             assert_eq!(connection("pos:\t0\n", old), Ok(None), "{old}");
         }
+    }
+
+    /// Catches a mount that may let every program use every file, and no warning.
+    #[test]
+    fn a_mount_whose_options_are_unseen_gets_a_warning() {
+        assert!(unseen(None, false).is_some_and(|why| why.contains("6.16")));
+        assert!(unseen(Some(39), false).is_some_and(|why| why.contains("namespace")));
+        assert_eq!(unseen(Some(39), true), None);
     }
 
     #[test]
