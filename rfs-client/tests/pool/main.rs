@@ -78,10 +78,9 @@ fn appends_of_two_clients_cross_stores() {
 fn a_store_that_ends_fails_its_own_places_only() {
     on_all_providers(2, BLOCK, |mut site| {
         let client = site.client();
-        let (small, large) = (create(&client, "small"), create(&client, "large"));
+        let (small, large) = (create(&client, "small"), create_for_first(&client, ROOT_INO, "large"));
         client.writes.write(small, 0, &pattern(100, 1)).expect("a write");
         client.writes.write(large, 0, &pattern(3 * 4096, 2)).expect("a write");
-        // The second piece of a file lies in the first store.
         site.stores[0] = None;
         let mut part = [0; 4096];
         // Until the client notices, mapped memory of the store is still there.
@@ -123,7 +122,7 @@ fn the_files_of_a_lost_store_are_reported() {
         let client = site.client();
         let directory = client.names.mkdir(ROOT_INO, b"deep", 0o755, BY).expect("a directory").ino;
         let file = |parent, name: &str, len| {
-            let ino = client.files.create(parent, name.as_bytes(), 0o644, BY, true).expect("a file").ino;
+            let ino = create_for_first(&client, parent, name);
             client.writes.write(ino, 0, &pattern(len, 1)).expect("a write");
             ino
         };
@@ -149,6 +148,20 @@ fn the_files_of_a_lost_store_are_reported() {
         thread::sleep(Duration::from_millis(1500));
         assert_eq!(status(&site, 1).lost, Some(lost));
     });
+}
+
+/// Creates a file whose second piece lies in the first of two stores: where the turns of a file
+/// begin depends on its number.
+fn create_for_first(client: &Client, parent: u64, name: &str) -> u64 {
+    let make =
+        |name: String| client.files.create(parent, name.as_bytes(), 0o644, BY, true).expect("a file").ino;
+    // The numbers follow each other.
+    if make(format!("before {name}")).is_multiple_of(2) {
+        make(format!("another before {name}"));
+    }
+    let ino = make(name.into());
+    assert!(ino.is_multiple_of(2));
+    ino
 }
 
 /// Writes files and reads them back until `over`. Returns the number of rounds.

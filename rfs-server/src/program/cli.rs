@@ -535,7 +535,7 @@ mod tests {
         assert_eq!((both.unit, both.key), (8192, PathBuf::from("/k")));
         assert!(matches!(both.members, Membership::Addresses(addresses) if addresses.len() == 2));
         let file = stores(&["--pool=/p", key]).expect("stores");
-        assert_eq!((file.members, file.unit), (Membership::File("/p".into()), 1 << 20));
+        assert_eq!((file.members, file.unit), (Membership::File("/p".into()), 256 << 10));
         for wrong in [
             &[key][..],
             &["--store"],

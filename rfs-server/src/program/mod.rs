@@ -3,13 +3,11 @@
 //! # Concurrency
 //! See each module.
 
-mod check;
 pub mod cli;
 mod configuration;
 mod lend;
 mod new_key;
 mod pool;
-mod reload;
 pub mod run;
 mod socket_access;
 pub mod status;

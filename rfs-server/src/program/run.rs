@@ -29,12 +29,10 @@ use signal_hook::{
 };
 
 use super::{
-    check::check,
     cli::Cli,
-    configuration::Configuration,
+    configuration::{Configuration, check, reload, warn_of_expiry},
     new_key::{self, KeyFiles},
     pool,
-    reload::{reload, warn_of_expiry},
     status::{self, Answers},
     store::{self, StoreArguments},
 };

@@ -235,10 +235,12 @@ impl Local {
             }
             Rename(from, to, mode) => {
                 let ((from, old), (to, new)) = (self.parent(from)?, self.parent(to)?);
+                let is_name = !matches!(old.trim_end_matches('/'), "." | "..");
                 // The root of the process is on another file system.
                 match (old, new) {
                     ("/", _) => return Err(Errno::BUSY),
-                    (_, "/") if *mode == RenameMode::NoReplace => return Err(Errno::EXIST),
+                    // The kernel looks at the first path first.
+                    (_, "/") if *mode == RenameMode::NoReplace && is_name => return Err(Errno::EXIST),
                     (_, "/") => return Err(Errno::BUSY),
                     _ => {}
                 }

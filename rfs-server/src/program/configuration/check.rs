@@ -12,16 +12,16 @@ use std::{
 use rdmabox::{Key, memory::available_memory, tls::TlsServer};
 use rfs_status::expiry;
 
-use super::{cli::Cli, lend::LendError};
 use crate::{
     memory_object::ownership::{OwnershipError, open_directory},
+    program::{cli::Cli, lend::LendError},
     server::{Config, StartError, check_memory, stores},
     service::keys,
 };
 
 /// Reason why a server would not start with some options.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CheckError {
+pub(in crate::program) enum CheckError {
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
@@ -36,7 +36,7 @@ pub(super) enum CheckError {
 ///
 /// # Errors
 /// The first check that fails.
-pub(super) fn check(cli: &Cli) -> Result<Vec<String>, CheckError> {
+pub(in crate::program) fn check(cli: &Cli) -> Result<Vec<String>, CheckError> {
     if cli.store {
         cli.pool_key.as_deref().map(Key::load).transpose()?;
         return Ok(Vec::new());

@@ -3,6 +3,9 @@
 //! # Concurrency
 //! The main thread. Reads the file.
 
+mod check;
+mod reload;
+
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
@@ -12,6 +15,10 @@ use clap::{Command, FromArgMatches};
 use option_file::{Change, Effective, FileForm, LoadError, Loaded, Rules, changes, load, show};
 use program_version::Build;
 
+pub(super) use self::{
+    check::check,
+    reload::{reload, warn_of_expiry},
+};
 use super::cli::Cli;
 
 /// What a file can have, beside the definition of the command line.

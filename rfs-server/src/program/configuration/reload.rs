@@ -16,11 +16,11 @@ use rfs_status::{
     logging::{self, SIGNAL},
 };
 
-use super::configuration::{Configuration, NewOptions};
+use super::{Configuration, NewOptions};
 use crate::server::Server;
 
 /// Reads everything again that can change while the server runs.
-pub(super) fn reload(server: &Server, configuration: Option<&mut Configuration>) {
+pub(in crate::program) fn reload(server: &Server, configuration: Option<&mut Configuration>) {
     if let Some(configuration) = configuration.filter(|configuration| configuration.has_file()) {
         reload_options(server, configuration);
     }
@@ -106,7 +106,7 @@ fn reload_certificates(server: &Server) {
 }
 
 /// Warns if the server's certificate has expired, or expires soon.
-pub(super) fn warn_of_expiry(server: &Server) {
+pub(in crate::program) fn warn_of_expiry(server: &Server) {
     let expiry = server.certificate_expiry();
     if let Some(warning) = expiry.and_then(|end| expiry::warning("--tls-cert", end, SystemTime::now())) {
         log::warn!(target: SIGNAL, "{warning}");
