@@ -1,7 +1,7 @@
 //! A figure of the RDMAbox paper that needs files: Fig. 12, IOzone on file systems over several
 //! runtimes.
 //!
-//! All systems are rfs, with the switches of their [`profiles`]. As in Section VI-B there is one
+//! All systems are rfs, with the switches of their `profiles`. As in Section VI-B there is one
 //! client, one server and one file, and FUSE requests have at most 128 KiB. The kernel caches no
 //! pages, so each read reaches the server.
 
