@@ -24,6 +24,9 @@ pub(crate) enum Value {
     Other(&'static str, String),
 }
 
+/// The type of a number that is not decimal.
+pub(crate) const NOT_DECIMAL: &str = "a number that is not decimal";
+
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -100,7 +103,7 @@ fn value_of(value: &DeValue<'_>) -> Value {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) if number.radix() == 10 => Value::Text(number.as_str().to_owned()),
         // Its digits mean one number to TOML, and may mean another one to the option.
-        DeValue::Integer(number) => Value::Other("a number that is not decimal", number.as_str().to_owned()),
+        DeValue::Integer(number) => Value::Other(NOT_DECIMAL, number.as_str().to_owned()),
         DeValue::Float(number) => Value::Text(number.as_str().to_owned()),
         DeValue::Array(list) => Value::List(list.iter().map(|one| value_of(one.get_ref())).collect()),
         DeValue::Datetime(date) => Value::Other("a date", date.to_string()),

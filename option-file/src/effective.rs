@@ -17,7 +17,7 @@ use crate::{
 
 /// Where an option comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub(crate) enum Origin {
     /// The command line.
     CommandLine,
     /// A line of the file, counted from 1.
@@ -41,13 +41,13 @@ impl fmt::Display for Origin {
 
 /// An option in effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Effective {
+pub(crate) struct Effective {
     /// Name of the option.
-    pub key: String,
+    pub(crate) key: String,
     /// Its value, as a file has it.
-    pub value: String,
+    pub(crate) value: String,
     /// Where it comes from.
-    pub origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 /// An option that differs between two states.
@@ -69,7 +69,7 @@ impl fmt::Display for Change {
 }
 
 /// Returns the options that differ, in the order of the new state. Options that are gone come last.
-pub fn changes(old: &[Effective], new: &[Effective]) -> Vec<Change> {
+pub(crate) fn changes(old: &[Effective], new: &[Effective]) -> Vec<Change> {
     let value =
         |of: &[Effective], key: &str| of.iter().find(|one| one.key == key).map(|one| one.value.clone());
     let gone = old.iter().filter(|one| value(new, &one.key).is_none());
@@ -83,7 +83,7 @@ pub fn changes(old: &[Effective], new: &[Effective]) -> Vec<Change> {
 
 /// Returns the options as a file has them, with their origins as comments. Defaults are comments,
 /// too, so that the text is a file with the same meaning.
-pub fn show(options: &[Effective]) -> String {
+pub(crate) fn show(options: &[Effective]) -> String {
     let line = |one: &Effective| {
         let mark = if one.origin == Origin::Default { "#" } else { "" };
         format!("{mark}{} = {}", one.key, one.value)

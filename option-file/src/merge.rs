@@ -26,13 +26,13 @@ use crate::{
 
 /// A valid command line, with the options of a file.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// The parsed options.
-    pub matches: ArgMatches,
+    pub(crate) matches: ArgMatches,
     /// The options in the order of their definition, with their origin.
-    pub effective: Vec<Effective>,
+    pub(crate) effective: Vec<Effective>,
     /// The file, if there is one.
-    pub file: Option<PathBuf>,
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// What a file contributes to a command line.
@@ -48,7 +48,7 @@ struct Contribution {
 ///
 /// # Errors
 /// The file or the command line is invalid, or they do not fit together.
-pub fn load(
+pub(crate) fn load(
     command: &Command,
     rules: &Rules<'_>,
     words: &[OsString],

@@ -10,7 +10,7 @@ use clap::{
 };
 
 use crate::{
-    document::{Entry, Value},
+    document::{Entry, NOT_DECIMAL, Value},
     error::FileError,
     rules::Rules,
 };
@@ -106,7 +106,7 @@ fn word(arg: &Arg, key: &str, value: &Value) -> Result<OsString, String> {
         let form =
             arg.get_value_names().and_then(|names| names.first()).map_or("VALUE", |name| name.as_str());
         return Err(match value {
-            Value::Other(..) if matches!(value, Value::Other("a number that is not decimal", _)) => {
+            Value::Other(NOT_DECIMAL, _) => {
                 format!(
                     "found {}: write it in quotes, as on the command line, or as a decimal number",
                     described(value)

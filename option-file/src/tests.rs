@@ -4,7 +4,11 @@ use std::{ffi::OsString, fs, path::Path};
 
 use clap::{Arg, ArgAction, Command, value_parser};
 
-use crate::{FileForm, LoadError, Loaded, Origin, Rules, changes, load, show};
+use crate::{
+    FileForm, LoadError, Rules,
+    effective::{Origin, changes, show},
+    merge::{Loaded, load},
+};
 
 fn command() -> Command {
     let text = |name: &'static str| Arg::new(name).long(name);

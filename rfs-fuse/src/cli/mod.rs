@@ -29,7 +29,7 @@ use rfs_status::logging::{LogFormat, SYSLOG};
 use self::security_labels::SecurityLabels;
 use self::values::{Cache, cache, io_uring, kernel_size, parsed, seconds, subtype, timeout};
 pub(crate) use self::{
-    configuration::Configuration,
+    configuration::{Configuration, read, reload},
     connection::{Connection, from_anywhere},
     parse::{USAGE, parse},
 };

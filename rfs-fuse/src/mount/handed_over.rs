@@ -14,7 +14,7 @@
 use std::{
     fs, io,
     os::fd::{FromRawFd, OwnedFd, RawFd},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::{fs::OFlags, io::FdFlags};
@@ -42,7 +42,7 @@ pub(crate) fn descriptor(path: &Path) -> Option<RawFd> {
 /// There is no such descriptor, it is no FUSE device, or it serves no mount that this program can
 /// serve.
 pub(crate) fn take(number: RawFd) -> Result<(OwnedFd, Mounted), MountError> {
-    let path = Path::new(DESCRIPTORS).join(number.to_string());
+    let path = name_of(number);
     let failed = |why: String| MountError::HandedOver { path: path.clone(), why };
     // Standard streams have users of their own in this process.
     if number <= 2 {
@@ -151,9 +151,12 @@ fn look(number: RawFd) -> Result<(), String> {
 /// # Errors
 /// There is no such descriptor, or it is no FUSE device.
 pub(crate) fn check(number: RawFd) -> Result<(), MountError> {
-    let path = Path::new(DESCRIPTORS).join(number.to_string());
-    let failed = |why: String| MountError::HandedOver { path: path.clone(), why };
-    look(number).map_err(failed)
+    look(number).map_err(|why| MountError::HandedOver { path: name_of(number), why })
+}
+
+/// Returns the name of a descriptor.
+fn name_of(number: RawFd) -> PathBuf {
+    Path::new(DESCRIPTORS).join(number.to_string())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use signal_hook::{
 };
 
 use super::error::{RunError, os};
-use crate::cli::Configuration;
+use crate::cli::{self, Configuration};
 
 /// An event that the main thread waits for.
 pub(super) enum Event {
@@ -53,7 +53,7 @@ pub(super) fn listen_for_signals(configuration: &Configuration) -> Result<Events
         .spawn(move || {
             for signal in signals.forever() {
                 if let (SIGHUP, Some(configuration)) = (signal, &mut configuration) {
-                    configuration.reload();
+                    cli::reload(configuration);
                 } else if [SIGUSR1, SIGUSR2].contains(&signal) {
                     log::info!("{} has no effect", signal_name(signal).unwrap_or("a signal"));
                 } else if to.send(Event::Signal(signal)).is_err() {

@@ -41,7 +41,7 @@ use self::{
     unmount::Served,
 };
 use crate::{
-    cli::{Args, Configuration, LostServer, USAGE},
+    cli::{self, Args, Configuration, LostServer, USAGE},
     daemon,
     fuse::{Adapter, KernelLink, Placement},
     mount::{self, Target, within},
@@ -112,7 +112,7 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
     if let Some(arguments) = command::own_arguments(arguments) {
         return command::main(arguments);
     }
-    let (configuration, args) = match Configuration::read(build, arguments) {
+    let (configuration, args) = match cli::read(build, arguments) {
         Ok((configuration, args)) => (configuration, args.with_absolute_paths()),
         Err(e) => return e.report("rfs-fuse"),
     };
@@ -163,7 +163,10 @@ fn check(args: &Args) -> Result<(), RunError> {
     if args.memory.is_none() {
         load_credentials(args)?;
     }
-    mount_point(args)?;
+    match args.descriptor()? {
+        Some(number) => mount::check_descriptor(number)?,
+        None => drop(mount_point(args)?),
+    }
     if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
         log::warn!("{doubt}");
     }
@@ -221,13 +224,8 @@ fn run(args: &Args, configuration: &Configuration) -> Result<(), RunError> {
     mount_served(&args.served_at(server.address().clone()), configuration, Some(target))
 }
 
-/// Returns the directory to mount on. Checks the directory and the FUSE device, or the open device
-/// that takes the place of both.
+/// Returns the directory to mount on. Checks the directory and the FUSE device.
 fn mount_point(args: &Args) -> Result<PathBuf, RunError> {
-    if let Some(number) = args.descriptor()? {
-        mount::check_descriptor(number)?;
-        return Ok(args.mount_point());
-    }
     let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
     mount::device()?;
     Ok(point)
@@ -235,13 +233,12 @@ fn mount_point(args: &Args) -> Result<PathBuf, RunError> {
 
 /// Returns where to serve the mount. Takes over an open device.
 fn target(args: &Args) -> Result<Target, RunError> {
-    let point = mount_point(args)?;
     Ok(match args.descriptor()? {
         Some(number) => {
             let (device, mounted) = mount::take(number)?;
             Target::HandedOver(device, mounted)
         }
-        None => Target::Directory(point),
+        None => Target::Directory(mount_point(args)?),
     })
 }
 

@@ -30,7 +30,7 @@ use signal_hook::{
 
 use super::{
     cli::Cli,
-    configuration::{Configuration, check, reload, warn_of_expiry},
+    configuration::{self, Configuration, check, reload, warn_of_expiry},
     new_key::{self, KeyFiles},
     pool,
     status::{self, Answers},
@@ -61,7 +61,7 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
     }
     let protocols = &[("protocol", VERSION), ("runtime protocol", rdmabox::PROTOCOL)];
     let build = Build { version: env!("CARGO_PKG_VERSION"), commit, protocols };
-    let (configuration, cli) = match Configuration::read(build, arguments) {
+    let (configuration, cli) = match configuration::read(build, arguments) {
         Ok(read) => read,
         Err(e) => return ExitCode::from(e.report("rfs-server")),
     };

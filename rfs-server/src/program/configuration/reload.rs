@@ -10,14 +10,14 @@
 
 use std::time::SystemTime;
 
-use option_file::Change;
+use option_file::{Change, NewOptions};
 use rfs_status::{
     expiry,
     logging::{self, SIGNAL},
 };
 
-use super::{Configuration, NewOptions};
-use crate::server::Server;
+use super::Configuration;
+use crate::{program::cli::Cli, server::Server};
 
 /// Reads everything again that can change while the server runs.
 pub(in crate::program) fn reload(server: &Server, configuration: Option<&mut Configuration>) {
@@ -40,8 +40,8 @@ fn reload_options(server: &Server, configuration: &mut Configuration) {
         Ok(new) => new,
         Err(e) => return refuse(e.one_line()),
     };
-    if !new.cli.store
-        && let Err(e) = new.cli.clone().into_config().check()
+    if !new.options.store
+        && let Err(e) = new.options.clone().into_config().check()
     {
         return refuse(e.to_string());
     }
@@ -64,8 +64,8 @@ fn reload_options(server: &Server, configuration: &mut Configuration) {
 ///
 /// # Errors
 /// The reason why the option stays as it was.
-fn apply(server: &Server, new: &NewOptions, change: &Change) -> Result<bool, String> {
-    let cli = &new.cli;
+fn apply(server: &Server, new: &NewOptions<Cli>, change: &Change) -> Result<bool, String> {
+    let cli = &new.options;
     match change.key.as_str() {
         "keys" => match (&cli.keys, &change.old) {
             // A server without keys has no domains for them.
