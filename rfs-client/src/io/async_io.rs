@@ -183,8 +183,7 @@ impl AsyncIo {
             return None;
         }
         let place = self.layouts.place(layout.epoch, arena, found).ok()?;
-        // The first request for a store makes a session, which blocks.
-        if !self.remote.can_start(place) {
+        if !self.can_start(place) {
             return None;
         }
         self.times.was_read(&inode);
@@ -257,7 +256,7 @@ impl AsyncIo {
         }
         let next = next()?;
         let (place, layout) = match self.layouts.targets(&inode, offset, data) {
-            Ok(Some((parts, layout))) if parts.len() == 1 && self.remote.can_start(parts[0].0) => {
+            Ok(Some((parts, layout))) if parts.len() == 1 && self.can_start(parts[0].0) => {
                 (parts[0].0, layout)
             }
             _ => return None,
@@ -276,6 +275,12 @@ impl AsyncIo {
     /// Returns true if a request of `len` bytes may be asynchronous.
     pub fn can_be_async(&self, len: usize) -> bool {
         len as u64 <= MAX_ASYNC_BYTES && self.is_possible
+    }
+
+    /// Returns true if a transfer can start without blocking: the first request for a store makes a
+    /// session, which blocks.
+    fn can_start(&self, place: Place) -> bool {
+        place.store() == 0 || self.remote.has_session_to(place.store())
     }
 
     /// Returns true if an open file with this layout certainly has these bytes, without a read of

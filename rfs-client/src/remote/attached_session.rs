@@ -141,8 +141,8 @@ impl Remote for AttachedSession {
         with_registration(&self.session, first.unwrap_or(&[]), || self.session.execute(&mut there))
     }
 
-    fn can_start(&self, place: Place) -> bool {
-        place.store() == 0 || self.stores.is_connected(place.store())
+    fn has_session_to(&self, store: u16) -> bool {
+        self.stores.is_connected(store)
     }
 
     fn start(&self, mut transfers: Vec<Transfer>, until: Option<Until>) {

@@ -136,13 +136,14 @@ pub trait Remote: Send + Sync + fmt::Debug {
     /// Executes a list in order.
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
 
-    /// Returns true if a transfer of this place can start without blocking.
-    fn can_start(&self, place: Place) -> bool {
-        place.store() == 0
+    /// Returns true if there is a session to a store, so that a transfer there can start without
+    /// blocking.
+    fn has_session_to(&self, _store: u16) -> bool {
+        false
     }
 
-    /// Starts reads and writes, in one batch. A transfer that [cannot start](Self::can_start)
-    /// fails.
+    /// Starts reads and writes, in one batch. A transfer of a store
+    /// [without a session](Self::has_session_to) fails.
     ///
     /// With `until`, may then poll completions of all threads on this thread and run their
     /// callbacks. Polling ends when `until` holds, or after some milliseconds.

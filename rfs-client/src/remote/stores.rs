@@ -155,7 +155,12 @@ impl StoreLinks {
 
     /// Returns true if there is a session to a store.
     pub(crate) fn is_connected(&self, store: u16) -> bool {
-        self.present(store).is_some_and(|link| link.session().is_connected())
+        self.connected(store).is_some()
+    }
+
+    /// Returns the link to a store whose session is up.
+    fn connected(&self, store: u16) -> Option<Arc<Link>> {
+        self.present(store).filter(|link| link.session().is_connected())
     }
 
     /// Returns the link to a store, whether its session is up or not. A look at the session may
@@ -171,7 +176,7 @@ impl StoreLinks {
         while let Some(store) = transfers.first().map(|transfer| transfer.place().store()) {
             let batch: Vec<_> =
                 transfers.extract_if(.., |transfer| transfer.place().store() == store).collect();
-            match self.present(store).filter(|link| link.session().is_connected()) {
+            match self.connected(store) {
                 Some(link) => {
                     link.session().together(|| batch.into_iter().for_each(|one| start_stored(&link, one)));
                 }
@@ -220,14 +225,13 @@ impl StoreLinks {
 
     /// Returns a link to a store whose session is up.
     fn link(&self, store: u16) -> Result<Arc<Link>, Failure> {
-        let is_up = |link: &Arc<Link>| link.session().is_connected();
-        if let Some(link) = self.present(store).filter(is_up) {
+        if let Some(link) = self.connected(store) {
             return Ok(link);
         }
         let entry = Arc::clone(self.stores.lock().entry(store).or_default());
         let mut entry = entry.lock();
         // Another thread may have connected meanwhile.
-        if let Some(link) = self.present(store).filter(is_up) {
+        if let Some(link) = self.connected(store) {
             return Ok(link);
         }
         if let Some(outage) = entry.outage.as_ref().filter(|outage| outage.last_attempt.elapsed() < PAUSE) {
@@ -242,8 +246,8 @@ impl StoreLinks {
                     log::info!("store {store} is back");
                 }
                 let link = Arc::new(link);
-                let earlier = self.links.write().insert(store, Arc::clone(&link));
-                drop(earlier);
+                // An earlier link is dropped after the lock is released.
+                let _earlier = self.links.write().insert(store, Arc::clone(&link));
                 Ok(link)
             }
             Err(reason) => {

@@ -164,28 +164,27 @@ impl OpenFile {
         }
         self.was_read();
         let io = &self.core.client.async_io;
-        let known = match next {
-            QueueHint::Follows => {
-                let known = io.prepare_read_known(ino, offset, len);
+        let mut prepared = None;
+        if next == QueueHint::Follows {
+            prepared = io.prepare_read_known(ino, offset, len);
+            if prepared.is_none() {
                 // What follows may wait for the server, and the server for what was started.
-                known.is_none().then(|| io.flush());
-                known
+                io.flush();
             }
-            _ => None,
-        };
-        if let Some(prepared) = known.or_else(|| io.prepare_read_alone(ino, offset, len)) {
+        }
+        if let Some(prepared) = prepared.or_else(|| io.prepare_read_alone(ino, offset, len)) {
             return prepared.start(next, move |data| answer(data.map(bytes_of).map_err(on("read", ino))));
         }
         let file = File { inner: Arc::clone(self) };
         self.run(move || answer(file.read_up_to(offset, len)));
     }
 
-    /// Starts a write of all bytes. `next` is as for a read.
+    /// Starts a write of all bytes. With `more`, the caller starts another request at once.
     fn start_write(
         self: &Arc<Self>,
         offset: u64,
         data: Vec<u8>,
-        next: QueueHint,
+        more: bool,
         answer: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         let (client, ino) = (&self.core.client, self.node.ino);
@@ -195,7 +194,9 @@ impl OpenFile {
         if let Err(e) = self.check_write() {
             return answer(Err(on("write", ino)(e)));
         }
-        if only_stores && let Some(prepared) = client.async_io.prepare_write_alone(ino, offset, &data, next) {
+        if only_stores
+            && let Some(prepared) = client.async_io.prepare_write_alone(ino, offset, &data, hint(more))
+        {
             return prepared.start(move |written| answer(written.map_err(on("write", ino))));
         }
         let file = File { inner: Arc::clone(self) };
@@ -268,7 +269,7 @@ impl File {
     /// The request has those of [`write_all_at`](Self::write_all_at).
     pub fn start_write(&self, offset: u64, data: Vec<u8>) -> Started<()> {
         let (started, completion) = Started::new(self);
-        self.inner.start_write(offset, data, QueueHint::Unknown, |written| completion.complete(written));
+        self.inner.start_write(offset, data, false, |written| completion.complete(written));
         started
     }
 
@@ -282,8 +283,8 @@ impl File {
         let mut all = Vec::new();
         while let Some((offset, data)) = writes.next() {
             let (started, completion) = Started::new(self);
-            let next = hint(writes.peek().is_some());
-            self.inner.start_write(offset, data, next, |written| completion.complete(written));
+            let more = writes.peek().is_some();
+            self.inner.start_write(offset, data, more, |written| completion.complete(written));
             all.push(started);
         }
         all
@@ -297,6 +298,6 @@ impl File {
         more: bool,
         done: impl FnOnce(std::result::Result<(), Error>) + Send + 'static,
     ) {
-        self.inner.start_write(offset, data, hint(more), done);
+        self.inner.start_write(offset, data, more, done);
     }
 }

@@ -188,9 +188,9 @@ impl Remote for ReconnectingSession {
         })
     }
 
-    fn can_start(&self, place: Place) -> bool {
+    fn has_session_to(&self, store: u16) -> bool {
         let link = Arc::clone(&self.link.read());
-        link.remote.can_start(place)
+        link.remote.has_session_to(store)
     }
 
     /// Starts each transfer once. The caller repeats a failed one.
