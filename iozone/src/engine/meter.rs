@@ -32,6 +32,13 @@ pub struct Instruments<'a> {
     pub library: Option<&'a Path>,
 }
 
+impl<'a> Instruments<'a> {
+    /// Returns the programs of a plan that has jobs of IOzone only.
+    pub fn of_iozone(engine: &'a dyn Engine, size: u64, threads: u32, limit: Duration) -> Self {
+        Instruments { engine, fio: None, size, threads, fio_ms: 0, limit, library: None }
+    }
+}
+
 impl Meter for Instruments<'_> {
     type Test = Job;
     type Column = Column;

@@ -3,9 +3,9 @@
 //! The memory of the server is the first store. Without a limit of the links, all programs are on
 //! loopback.
 
-use std::{env, fs, fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt, path::Path, path::PathBuf};
+use std::{env, path::PathBuf};
 
-use measure::network::Network;
+use measure::{network::Network, pool_key};
 
 use super::{
     Running, Side, Target, WorkDir,
@@ -48,11 +48,16 @@ pub struct Pool {
 impl Pool {
     /// Returns a target of these programs.
     pub fn new(setup: PoolSetup) -> Self {
-        let (name, title) = match setup.stores {
-            1 => ("1 store".to_owned(), "a server alone".to_owned()),
-            n => (format!("{n} stores"), format!("a server, and {} that lend memory", n - 1)),
+        let title = match setup.stores {
+            1 => "a server alone".to_owned(),
+            n => format!("a server, and {} that lend memory", n - 1),
         };
-        Self { setup, name, title }
+        Self { name: Self::name_of(setup.stores as u64), setup, title }
+    }
+
+    /// Returns the name of a pool of so many stores.
+    pub fn name_of(stores: u64) -> String {
+        if stores == 1 { "1 store".into() } else { format!("{stores} stores") }
     }
 
     /// Returns the command of a store, or of the server, before its place in the network.
@@ -83,7 +88,7 @@ impl Pool {
 
     fn start_servers(&self, started: &mut Started, interrupt: &Interrupt) -> Result<()> {
         let key = started.work().path().join("pool.key");
-        write_key(&key)?;
+        pool_key::write(&key).map_err(Error::io(&key))?;
         let mut addresses = Vec::new();
         for host in 1..self.setup.stores {
             let lend = |serve: Invocation| serve.arg("--store").arg("--pool-key").arg(&key);
@@ -106,14 +111,6 @@ impl Pool {
         started.serve(server, address, line);
         Ok(())
     }
-}
-
-/// Writes the key of a pool that lasts for one measurement.
-fn write_key(path: &Path) -> Result<()> {
-    let uuid = "/proc/sys/kernel/random/uuid";
-    let secret = fs::read_to_string(uuid).map_err(Error::io(uuid))?.replace(['-', '\n'], "");
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    file.and_then(|mut file| writeln!(file, "pool {secret}")).map_err(Error::io(path))
 }
 
 impl Target for Pool {
@@ -157,8 +154,6 @@ impl Target for Pool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -179,17 +174,5 @@ mod tests {
             pool.serve("10.78.0.1").line(),
             "/bin/rfs-server --memory 1073741824 --listen tcp:10.78.0.1:0"
         );
-    }
-
-    /// Catches a key that stores refuse, because others may read it or because it is no key.
-    #[test]
-    fn a_key_is_private() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("key");
-        write_key(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let text = fs::read_to_string(&path).unwrap();
-        let secret = text.strip_prefix("pool ").unwrap().trim();
-        assert!(secret.len() == 32 && secret.bytes().all(|byte| byte.is_ascii_hexdigit()), "{text}");
     }
 }

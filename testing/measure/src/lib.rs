@@ -2,7 +2,7 @@
 //! itself.
 //!
 //! * [`process`]: child processes that end with the program; [`interrupt`]: Ctrl-C;
-//! * [`network`]: simulated hosts with links of a limited rate;
+//! * [`network`]: simulated hosts with links of a limited rate; [`pool_key`]: keys of pools;
 //! * [`machine`]: the machine and the commit of a result;
 //! * [`statistics`]: medians and spreads; [`colors`]: colours of charts;
 //! * [`progress`]: progress display; [`error`]: one-line errors;
@@ -14,6 +14,7 @@ pub mod error;
 pub mod interrupt;
 pub mod machine;
 pub mod network;
+pub mod pool_key;
 pub mod process;
 pub mod progress;
 pub mod statistics;

@@ -16,10 +16,7 @@ use clap::Args;
 use self::profiles::PROFILES;
 use super::{
     IOZONE_RECORDS, require,
-    run::{
-        chart,
-        report::{FORMAT, Report, entries},
-    },
+    run::{chart, report::Report},
 };
 use crate::{
     Result,
@@ -28,7 +25,7 @@ use crate::{
     harness::{self, Entrant, Plan, Start},
     interrupt::Interrupt,
     machine,
-    report::{Setting, TargetInfo, command, files},
+    report::{Setting, files},
     size,
     target::{self, Setup, Side},
 };
@@ -158,30 +155,11 @@ impl Options {
         };
         let setting = Setting::now(&self.common.output);
         let engine = engine::choose(self.engine)?;
-        let instruments = Instruments {
-            engine: engine.as_ref(),
-            fio: None,
-            size: file_size,
-            threads: self.threads,
-            fio_ms: 0,
-            limit: self.common.timeout(300),
-            library: None,
-        };
+        let limit = self.common.timeout(300);
+        let instruments = Instruments::of_iozone(engine.as_ref(), file_size, self.threads, limit);
         let measured = harness::run(&plan, &instruments, &interrupt)?;
-        let targets: Vec<TargetInfo> = measured.targets.iter().map(TargetInfo::from).collect();
-        let report = Report {
-            format: FORMAT,
-            engine: engine.describe(),
-            command: command(),
-            file_size,
-            record_sizes: records,
-            threads: self.threads,
-            rounds: measured.rounds,
-            reads_are_page_cache_hits: false,
-            results: entries(&measured.series, &targets, |name| Some(name.to_owned())),
-            targets,
-            setting,
-        };
+        let extent = (file_size, records, self.threads);
+        let report = Report::measured(setting, engine.describe(), extent, &measured);
         let names: Vec<String> = providers.iter().map(name_of).collect();
         println!("{}", table::render(&report, &names));
         files::tell(&files::write(&self.common.output.dir(), texts(&report, &names, measured.log)?)?);

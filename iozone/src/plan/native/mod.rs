@@ -12,10 +12,7 @@ use clap::Args;
 
 use super::{
     IOZONE_RECORDS,
-    run::{
-        chart,
-        report::{FORMAT, Report, entries},
-    },
+    run::{chart, report::Report},
 };
 use crate::{
     Result,
@@ -29,7 +26,7 @@ use crate::{
     harness::{self, Entrant, Meter, Outcome, Plan, Site, Start},
     interrupt::Interrupt,
     machine,
-    report::{Setting, TargetInfo, command, files},
+    report::{Setting, files},
     size,
     target::{self, Setup},
 };
@@ -134,20 +131,8 @@ impl Options {
             options: self,
         };
         let measured = harness::run(&plan, &ways, &interrupt)?;
-        let targets: Vec<TargetInfo> = measured.targets.iter().map(TargetInfo::from).collect();
-        let report = Report {
-            format: FORMAT,
-            engine: ways.engine.describe(),
-            command: command(),
-            file_size,
-            record_sizes: records,
-            threads: 1,
-            rounds: measured.rounds,
-            reads_are_page_cache_hits: false,
-            results: entries(&measured.series, &targets, |name| Some(name.to_owned())),
-            targets,
-            setting,
-        };
+        let extent = (file_size, records, 1);
+        let report = Report::measured(setting, ways.engine.describe(), extent, &measured);
         println!("{}", table::render(&report, &self.names()));
         let stem = report.setting.stem("native");
         let texts = [("json", files::json(&report)?), ("svg", chart::svg(&report)), ("log", measured.log)];
@@ -183,14 +168,11 @@ impl Meter for Ways<'_> {
     fn measure(&self, job: Job, site: &mut Site<'_>) -> Result<Outcome<Column, Reading>> {
         let native = site.running.server().filter(|_| site.name.ends_with("-native"));
         let native = native.map(|server| Native { server: server.to_owned() });
+        let engine = native.as_ref().map_or(self.engine.as_ref(), |native| native as &dyn Engine);
+        let limit = self.options.common.timeout(300);
         let instruments = Instruments {
-            engine: native.as_ref().map_or(self.engine.as_ref(), |native| native as &dyn Engine),
-            fio: None,
-            size: self.options.file_size(),
-            threads: 1,
-            fio_ms: 0,
-            limit: self.options.common.timeout(300),
             library: site.name.ends_with("-preload").then_some(&*self.library),
+            ..Instruments::of_iozone(engine, self.options.file_size(), 1, limit)
         };
         instruments.measure(job, site)
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use self::report::{FORMAT, Report, entries};
+use self::report::Report;
 use super::{IOZONE_RECORDS, entrants};
 use crate::{
     Result,
@@ -17,7 +17,7 @@ use crate::{
     harness::{self, Plan, Start},
     interrupt::Interrupt,
     machine,
-    report::{Setting, TargetInfo, command, files},
+    report::{Setting, files},
     size,
     target::Setup,
 };
@@ -107,29 +107,13 @@ impl Options {
         let plan = self.plan(&records, file_size)?;
         let setting = Setting::now(&self.common.output);
         eprintln!("{}, {} files", engine.describe(), size::show(file_size));
-        let instruments = Instruments {
-            engine: engine.as_ref(),
-            fio: None,
-            size: file_size,
-            threads: self.threads,
-            fio_ms: 0,
-            limit: self.common.timeout(600),
-            library: None,
-        };
+        let limit = self.common.timeout(600);
+        let instruments = Instruments::of_iozone(engine.as_ref(), file_size, self.threads, limit);
         let measured = harness::run(&plan, &instruments, &interrupt)?;
-        let targets: Vec<TargetInfo> = measured.targets.iter().map(TargetInfo::from).collect();
+        let extent = (file_size, records, self.threads);
         let report = Report {
-            format: FORMAT,
-            engine: engine.describe(),
-            command: command(),
-            file_size,
-            record_sizes: records,
-            threads: self.threads,
-            rounds: measured.rounds,
             reads_are_page_cache_hits: self.switches.keep_pages(),
-            results: entries(&measured.series, &targets, |name| Some(name.to_owned())),
-            targets,
-            setting,
+            ..Report::measured(setting, engine.describe(), extent, &measured)
         };
         println!("{}", table::render(&report));
         let stem = report.setting.stem("iozone");

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::job::{Column, Pattern, Reading},
-    harness::Series,
-    report::{REFERENCE, Setting, TargetInfo},
+    harness::{Measured, Series},
+    report::{REFERENCE, Setting, TargetInfo, command},
     sample::{Phase, ratio},
     size,
 };
@@ -61,6 +61,29 @@ pub struct Entry {
 }
 
 impl Report {
+    /// Returns the report of a run of this program, in which the file system sees every read.
+    pub fn measured(
+        setting: Setting,
+        engine: String,
+        (file_size, record_sizes, threads): (u64, Vec<u64>, u32),
+        measured: &Measured<Column, Reading>,
+    ) -> Report {
+        let targets: Vec<TargetInfo> = measured.targets.iter().map(TargetInfo::from).collect();
+        Report {
+            format: FORMAT,
+            engine,
+            command: command(),
+            file_size,
+            record_sizes,
+            threads,
+            rounds: measured.rounds,
+            reads_are_page_cache_hits: false,
+            results: entries(&measured.series, &targets, |name| Some(name.to_owned())),
+            targets,
+            setting,
+        }
+    }
+
     /// Returns the median in MiB/s.
     pub fn mib_per_s(&self, target: &str, record_size: u64, phase: Phase) -> Option<f64> {
         self.entry(target, record_size, phase).map(|entry| entry.median_kib_per_s / 1024.0)

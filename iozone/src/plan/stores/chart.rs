@@ -4,10 +4,11 @@
 use measure::colors::{GREY, STRONG};
 
 use super::{
-    report::{Report, Row, name},
+    report::{Report, Row},
     table,
 };
 use crate::report::svg::{self, dot, grid, line, polyline, scale, small_grey, text, thousands};
+use crate::target::Pool;
 
 const WIDTH: f64 = 1080.0;
 const MARGIN: f64 = 24.0;
@@ -65,7 +66,7 @@ fn draw(out: &mut String, row: &Row, (x, y): (f64, f64)) {
             "{}, {}, {}: {} MiB/s",
             row.case.title(),
             row.pattern.name(),
-            name(stores),
+            Pool::name_of(stores),
             thousands(rate)
         );
         dot(out, at(stores, rate), STRONG[0], &tip);

@@ -12,6 +12,7 @@ use crate::{
     load::Pattern,
     report::{Setting, command},
     sample::ratio,
+    target::Pool,
 };
 
 /// Version of the JSON format.
@@ -106,14 +107,10 @@ impl Row {
     }
 }
 
-/// Returns the name of the target with this number of stores.
-pub fn name(stores: u64) -> String {
-    if stores == 1 { "1 store".into() } else { format!("{stores} stores") }
-}
-
 fn row(column: Column, stores: &[u64], measured: &Measured<Column, Reading>) -> Row {
     let of = |stores: u64| {
-        measured.series.iter().find(|series| series.target == name(stores) && series.column == column)
+        let name = Pool::name_of(stores);
+        measured.series.iter().find(|series| series.target == name && series.column == column)
     };
     let one = of(1).map(|series| series.median);
     let point = |&stores: &u64| {
@@ -151,7 +148,11 @@ pub(super) mod tests {
                     let grown = (stores - 1) as f64;
                     let latency = Latency { p50: 20.0 * (1.0 + 0.1 * grown), ..Latency::default() };
                     let reading = Reading { mib_per_s: 90.0 * (1.0 + 0.95 * grown), latency };
-                    series.push(Series::new(name(stores), Column { case, pattern }, vec![reading; 3]));
+                    series.push(Series::new(
+                        Pool::name_of(stores),
+                        Column { case, pattern },
+                        vec![reading; 3],
+                    ));
                 }
             }
         }
@@ -184,7 +185,7 @@ pub(super) mod tests {
     fn a_ratio_that_is_missing_is_not_met() {
         let options: Options = parse(&[]).unwrap();
         let column = Column { case: Case::Blocks, pattern: Pattern::RandomRead };
-        let series = vec![Series::new(name(2), column, vec![Reading::default()])];
+        let series = vec![Series::new(Pool::name_of(2), column, vec![Reading::default()])];
         let measured = Measured { series, targets: vec![], rounds: 1, log: String::new() };
         let report = Report::new(setting(), &options, &measured);
         assert!(!report.passes());

@@ -4,7 +4,7 @@ use comfy_table::Cell;
 
 use super::{
     case::Wanted,
-    report::{Point, Report, Row, name},
+    report::{Point, Report, Row},
 };
 use crate::{
     report::{
@@ -12,6 +12,7 @@ use crate::{
         show_rounds,
     },
     sample::ratio,
+    target::Pool,
 };
 
 /// What another command measures.
@@ -30,17 +31,16 @@ pub fn render(report: &Report) -> String {
 
 /// Returns the notes below the table.
 pub fn foot(report: &Report) -> String {
-    let missed = report.rows.iter().flat_map(|row| &row.points).filter(|point| point.met == Some(false));
     format!(
         "the memory of the server is the first store; p50: the median latency in us, where it is wanted\n\
          requirements missed: {}\n{ELSEWHERE}",
-        missed.count()
+        missed(report).len()
     )
 }
 
 fn rows(report: &Report) -> String {
     let more: Vec<u64> = report.stores.iter().copied().filter(|stores| *stores > 1).collect();
-    let rates = report.stores.iter().map(|stores| format!("MiB/s, {}", name(*stores)));
+    let rates = report.stores.iter().map(|stores| format!("MiB/s, {}", Pool::name_of(*stores)));
     let ratios = more.iter().flat_map(|stores| [format!("{stores} : 1"), "wanted".to_owned()]);
     let heading = ["files".to_owned(), "requests".to_owned()].into_iter().chain(rates).chain(ratios);
     let mut table = table(heading.chain(["met".to_owned()]));
@@ -91,7 +91,7 @@ pub fn missed(report: &Report) -> Vec<String> {
             let (files, pattern) = (row.case.title(), row.pattern.name());
             format!(
                 "{files}, {pattern}: {} give {ratio} of one store, {wanted} is wanted",
-                name(point.stores)
+                Pool::name_of(point.stores)
             )
         })
         .collect()

@@ -6,13 +6,14 @@
 use std::{
     ffi::OsString,
     fs,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use measure::process::{Guarded, Invocation};
+use measure::{
+    pool_key,
+    process::{Guarded, Invocation},
+};
 use serde_json::Value;
 
 use super::{Host, Network, Plan, Testbed, address, directory, listen, server};
@@ -45,10 +46,7 @@ pub(crate) struct StoreNumbers {
 impl<'a> Stores<'a> {
     fn new(plan: &'a Plan, network: Option<&'a Network>, listen: &str, dir: &Path) -> Result<Stores<'a>> {
         let (key, dir) = (dir.join("pool.key"), dir.to_owned());
-        let line = format!("pool {:032x}\n", fastrand::u128(..));
-        let file = fs::File::options().write(true).create_new(true).mode(0o600).open(&key);
-        file.and_then(|mut file| file.write_all(line.as_bytes()))
-            .map_err(Error::io("the key of the pool"))?;
+        pool_key::write(&key).map_err(Error::io("the key of the pool"))?;
         Ok(Stores { plan, network, listen: listen.to_owned(), key, dir, running: Vec::new() })
     }
 
