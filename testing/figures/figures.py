@@ -82,7 +82,7 @@ def stop_on_sigterm():
 
 
 def end(process):
-    """Ends a program. Kills it if it needs too long. Returns the rest of its standard error, if that is a pipe."""
+    """Ends a program, or kills it if it needs too long. Returns the rest of a piped stderr."""
     process.terminate()
     try:
         return process.communicate(timeout=END_S)[1]
@@ -141,7 +141,7 @@ def run_model(options, case, address, local):
 
 
 def run_redis(options, case, address, local):
-    """Runs a load on Redis once. Returns its result, and the bytes that Redis had in local memory."""
+    """Runs a load on Redis once. Returns its result, and the bytes of Redis in local memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/redis.sock"
         redis = ["redis-server", "--port", "0", "--save", "", "--unixsocket", path, "--dir", folder, "--loglevel", "warning"]

@@ -120,14 +120,14 @@ pub fn run(model: &Model) -> Result<Outcome, ModelError> {
 /// Creates the files, one after the other. The stores have room for all of them anywhere.
 fn place(model: &Model) -> Result<(Space, Vec<File>), ModelError> {
     let shape = model.shape;
-    let too_large = ModelError::TooLarge { clients: shape.clients, file: shape.file };
+    let too_large = || ModelError::TooLarge { clients: shape.clients, file: shape.file };
     let all = shape.file.next_multiple_of(shape.unit).checked_mul(shape.clients as u64);
     // The stores together have numbers for all bytes, too.
     let room = all.filter(|all| all.checked_mul(u64::from(shape.stores)).is_some());
-    let mut space = Space::new(shape.placement, shape.unit, shape.stores, room.ok_or(too_large)?);
+    let mut space = Space::new(shape.placement, shape.unit, shape.stores, room.ok_or_else(too_large)?);
     let files = (0..shape.clients).map(|_| space.create(shape.file));
     let files: Option<Vec<File>> = files.collect();
-    files.map(|files| (space, files)).ok_or(ModelError::TooLarge { clients: shape.clients, file: shape.file })
+    files.map(|files| (space, files)).ok_or_else(too_large)
 }
 
 impl<'a> Run<'a> {
