@@ -7,9 +7,10 @@
 //! # Concurrency
 //! No I/O, no locks, no clock.
 
-/// Work requests that are worth a doorbell and a completion of their own. A lane with as many
-/// outstanding requests leaves further small ones to the next lane.
-pub(crate) const LEAST_SHARE: usize = 16;
+/// Work requests that are worth a doorbell and a completion of their own. The requests of a list
+/// end together, and so does their part of the window: with long lists a small window is empty for
+/// much of the time.
+pub(crate) const LEAST_SHARE: usize = 4;
 
 /// The lanes that can take work requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,13 +28,18 @@ impl OpenLanes {
         self.outstanding += outstanding;
     }
 
+    /// Returns true if a batch of `batch` work requests has two shares or more.
+    pub(crate) fn is_worth_spreading(batch: usize) -> bool {
+        batch >= 2 * LEAST_SHARE
+    }
+
     /// Returns the number of work requests, of a batch of `batch`, that a lane takes which has
     /// `own` outstanding ones.
     ///
     /// The share fills the lane to the level that all lanes have in the end, and has at least
     /// [`LEAST_SHARE`] work requests. So there are no more shares than lanes.
     pub(crate) fn share(&self, batch: usize, own: usize) -> usize {
-        if batch < 2 * LEAST_SHARE {
+        if !OpenLanes::is_worth_spreading(batch) {
             return batch;
         }
         let level = (self.outstanding + batch).div_ceil(self.count.max(1));
@@ -66,11 +72,11 @@ mod tests {
     #[test]
     fn a_batch_is_spread_from_two_least_shares_on() {
         let idle = |batch| spread(batch, &mut [0; 4], 0);
-        assert_eq!([1, 16, 31].map(idle), [vec![1], vec![16], vec![31]]);
-        assert_eq!(idle(32), [16, 16]);
+        assert_eq!([1, 4, 7].map(idle), [vec![1], vec![4], vec![7]]);
+        assert_eq!(idle(8), [4, 4]);
         // A rest of less than two shares stays together.
-        assert_eq!(idle(63), [16, 16, 31]);
-        assert_eq!(idle(64), [16; 4]);
+        assert_eq!(idle(15), [4, 4, 7]);
+        assert_eq!(idle(16), [4; 4]);
         assert_eq!(idle(192), [48; 4]);
         assert_eq!(spread(192, &mut [0], 0), [192]);
     }
@@ -78,7 +84,8 @@ mod tests {
     #[test]
     fn a_lane_with_less_takes_more() {
         assert_eq!(spread(64, &mut [0, 40], 0), [52, 12]);
-        assert_eq!(spread(64, &mut [40, 0], 0), [16, 48]);
+        assert_eq!(spread(64, &mut [40, 0], 0), [12, 52]);
+        assert_eq!(spread(64, &mut [60, 0], 0), [4, 60]);
         assert_eq!(spread(64, &mut [0, 100, 100], 0), [64]);
     }
 

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::wait::Ticket;
 use crate::{
-    batch::{InFlightHandle, LEAST_SHARE},
+    batch::InFlightHandle,
     memory::{Loan, PreMrBuf},
     stats::LaneStats,
     sync::{
@@ -273,10 +273,9 @@ impl Lane {
         self.used.load(Ordering::SeqCst) == 0
     }
 
-    /// Returns true if a small request would wait neither behind a large one nor behind many.
-    pub(crate) fn takes_small(&self) -> bool {
-        self.is_idle()
-            || !self.has_large.load(Ordering::Relaxed) && self.used.load(Ordering::Relaxed) < LEAST_SHARE
+    /// Returns true if a small request would wait neither behind a large one nor behind `many`.
+    pub(crate) fn takes_small(&self, many: usize) -> bool {
+        self.is_idle() || !self.has_large.load(Ordering::Relaxed) && self.used.load(Ordering::Relaxed) < many
     }
 
     /// Returns true if small requests are posted here, and no large one before them.

@@ -36,7 +36,8 @@ fn bytes_arrive_and_come_back() {
 
 #[test]
 fn adjacent_requests_of_one_submission_are_one_work_request_and_disjoint_ones_one_doorbell() {
-    on_each_provider(|f| {
+    on_each_provider(|mut f| {
+        f.options.queue_pairs = 1;
         let session = f.connect();
         let base = base(&session);
         let blocks: Vec<Vec<u8>> = (0..16).map(|i| pattern(4096, i)).collect();

@@ -564,7 +564,8 @@ fn overlapping_started_writes_take_effect_in_the_order_of_their_start() {
 
 #[test]
 fn requests_started_together_are_one_list() {
-    on_each_that_posts(|f| {
+    on_each_that_posts(|mut f| {
+        f.options.queue_pairs = 1;
         let session = f.connect();
         let base = base(&session);
         f.memory.write(0, &pattern(LEN, 3));

@@ -104,8 +104,9 @@ pub struct SessionOptions {
     /// switch to shared memory. `None`: no encryption; a server that requires TLS refuses the
     /// client. Default: `None`.
     pub tls: Option<TlsClient>,
-    /// Number of data queue pairs, 1 to 16, each with its own completion queue. A batch of 32 work
-    /// requests or more is spread over them, with a doorbell each. Default: 4.
+    /// Number of data queue pairs, 1 to 16, each with its own completion queue. A batch of 8 work
+    /// requests or more is spread over them, with a doorbell each, if they work side by side: not
+    /// over TCP and shared memory. Default: 4.
     pub queue_pairs: usize,
     /// Maximum bytes in flight, both directions together, counted in pages of 4 KiB. Requests are
     /// merged at most up to it. A single request or an ordered list that is longer goes alone, and

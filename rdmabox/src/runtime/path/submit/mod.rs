@@ -22,6 +22,7 @@ use std::{sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use crate::{
+    batch::LEAST_SHARE,
     error::RequestError,
     memory::Loan,
     runtime::{
@@ -36,6 +37,10 @@ use crate::{
 
 /// Length in bytes up to which a request is small: it delays other requests little.
 pub(super) const SMALL: u64 = 16 << 10;
+
+/// Outstanding requests with which a lane leaves further small ones to the next lane, if lanes do
+/// not work side by side.
+const MOST_SMALL: usize = 16;
 
 /// The outcome of a combiner's attempt to post requests.
 #[derive(Default)]
@@ -342,7 +347,8 @@ impl Runtime {
     /// Small requests stay there too, until they would have to wait behind others, so that they
     /// share doorbells and completions.
     fn lane_with_room(&self, count: usize, small: bool) -> Option<usize> {
-        let stays = |lane: &Lane| if small { lane.takes_small() } else { lane.is_idle() };
+        let many = if self.spreads { LEAST_SHARE } else { MOST_SMALL };
+        let stays = |lane: &Lane| if small { lane.takes_small(many) } else { lane.is_idle() };
         let has_room = |lane: &Lane| count <= lane.room();
         let is_free = |lane: &Lane| has_room(lane) && !lane.queue.is_locked();
         let last = self.last_lane.load(Ordering::Relaxed);

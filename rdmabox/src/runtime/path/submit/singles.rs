@@ -9,7 +9,7 @@
 
 use crate::{
     admission::charge,
-    batch::{Item, LEAST_SHARE, OpenLanes, Plan, PlanLimits, PlannedWr},
+    batch::{Item, OpenLanes, Plan, PlanLimits, PlannedWr},
     runtime::{
         lane::Lane,
         queue::{Batch, Combiner, Request, WRITE},
@@ -81,7 +81,7 @@ impl Runtime {
         let wrs = &plan.wrs[first..];
         // Overlapping writes need not wait for each other on one lane.
         let stays = !self.spreads || direction == WRITE && plan.has_overlaps;
-        if stays || self.lanes.len() == 1 || wrs.len() < 2 * LEAST_SHARE {
+        if stays || self.lanes.len() == 1 || !OpenLanes::is_worth_spreading(wrs.len()) {
             return wrs.len();
         }
         // The rest cannot be posted now. It is no reason to leave other lanes idle.
