@@ -72,12 +72,12 @@ const PLAIN: Options = &[
 ];
 
 /// Requests of 2 KiB: the card limits them, and not the wire. The program's work of 12 threads asks
-/// for more than the card does.
+/// for more than the card does. 96 requests are one and a half times the card's work request cache.
 const BATCHING: Options = &[
     ("provider", "shm"),
     ("size", "2k"),
     ("threads", "12"),
-    ("depth", "16"),
+    ("depth", "8"),
     ("area", "8m"),
     ("max-retry", "120"),
     ("window", "none"),

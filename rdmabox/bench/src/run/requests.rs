@@ -30,6 +30,14 @@ pub trait Requests {
     /// Returns the maximum number of requests per submission.
     fn takes(&self) -> usize;
 
+    /// Makes room for a request at peer number `peer`. Returns the slot that it will take, a number
+    /// below the depth. The default is for implementations whose [`submit`](Self::submit) blocks:
+    /// requests take the slots from 0 on.
+    fn free_slot(&mut self, peer: usize, record: &mut Record) -> Result<u64, RequestError> {
+        let _ = (peer, record);
+        Ok(0)
+    }
+
     /// Submits a request for each of `offsets` at peer number `peer`. Returns when more requests
     /// may be submitted, possibly before these complete. Records the requests that have completed.
     fn submit(&mut self, peer: usize, offsets: &[u64], record: &mut Record) -> Result<(), RequestError>;
@@ -218,8 +226,8 @@ pub enum Direction {
 pub struct Started<'a, B: Send + 'static> {
     targets: &'a [Target],
     direction: Direction,
-    /// Free buffers, per peer or shared by all peers.
-    free: Vec<Vec<B>>,
+    /// Free buffers and their slots, per peer or shared by all peers.
+    free: Vec<Vec<(u64, B)>>,
     under_way: VecDeque<UnderWay<B>>,
     /// Maximum number of outstanding requests.
     depth: usize,
@@ -229,6 +237,7 @@ pub struct Started<'a, B: Send + 'static> {
 struct UnderWay<B: Send + 'static> {
     transfer: Transfer<B>,
     pool: usize,
+    slot: u64,
     began: Stamp,
 }
 
@@ -237,7 +246,8 @@ impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
     /// peer limits the outstanding requests.
     pub fn new(targets: &'a [Target], direction: Direction, buffers: Vec<Vec<B>>) -> Self {
         let depth = buffers.iter().map(Vec::len).min().unwrap_or(0);
-        Started { targets, direction, free: buffers, under_way: VecDeque::with_capacity(depth), depth }
+        let free = buffers.into_iter().map(|buffers| (0..).zip(buffers).collect()).collect();
+        Started { targets, direction, free, under_way: VecDeque::with_capacity(depth), depth }
     }
 
     /// Waits for the oldest request, then collects it and all other completed requests.
@@ -260,14 +270,14 @@ impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
     /// Collects a request that completed at `seen`. Without `seen`, waits for its completion.
     fn take(
         &mut self,
-        UnderWay { transfer, pool, began }: UnderWay<B>,
+        UnderWay { transfer, pool, slot, began }: UnderWay<B>,
         seen: Option<Stamp>,
         record: &mut Record,
     ) -> Result<(), RequestError> {
         match transfer.wait() {
-            Ok(buffer) => self.free[pool].push(buffer),
+            Ok(buffer) => self.free[pool].push((slot, buffer)),
             Err(failed) => {
-                self.free[pool].extend(failed.buffer);
+                self.free[pool].extend(failed.buffer.map(|buffer| (slot, buffer)));
                 return Err(failed.error);
             }
         }
@@ -282,23 +292,27 @@ impl<B: SendBuf + RecvBuf> Requests for Started<'_, B> {
         1
     }
 
+    fn free_slot(&mut self, peer: usize, record: &mut Record) -> Result<u64, RequestError> {
+        let pool = peer % self.free.len();
+        loop {
+            match self.free[pool].last() {
+                Some((slot, _)) if self.under_way.len() < self.depth => return Ok(*slot),
+                _ => self.collect(record)?,
+            }
+        }
+    }
+
     fn submit(&mut self, peer: usize, offsets: &[u64], record: &mut Record) -> Result<(), RequestError> {
         let (target, pool) = (&self.targets[peer], peer % self.free.len());
         for offset in offsets {
-            let buffer = loop {
-                let full = self.under_way.len() >= self.depth;
-                match (full, self.free[pool].pop()) {
-                    (false, Some(buffer)) => break buffer,
-                    (_, buffer) => self.free[pool].extend(buffer),
-                }
-                self.collect(record)?;
-            };
+            self.free_slot(peer, record)?;
+            let Some((slot, buffer)) = self.free[pool].pop() else { continue };
             let (remote, began) = (target.at(*offset), record.now());
             let transfer = match self.direction {
                 Direction::Read => target.session.start_read(remote, buffer),
                 Direction::Write => target.session.start_write(remote, buffer),
             };
-            self.under_way.push_back(UnderWay { transfer, pool, began });
+            self.under_way.push_back(UnderWay { transfer, pool, slot, began });
         }
         Ok(())
     }

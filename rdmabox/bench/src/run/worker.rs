@@ -177,7 +177,9 @@ impl<'a, R: Requests> Worker<'a, R> {
         let places = shared
             .cursors
             .iter()
-            .map(|cursor| Places::new(load.pattern, load.cursor, blocks, threads, cursor))
+            .map(|cursor| {
+                Places::new(load.pattern, load.cursor, blocks, threads, u64::from(load.depth), cursor)
+            })
             .collect();
         let offsets = Vec::with_capacity(requests.takes());
         let peer = thread as usize % shared.targets.len();
@@ -228,8 +230,9 @@ impl<'a, R: Requests> Worker<'a, R> {
             }
         }
         let places = &mut self.places[self.peer];
+        let slot = self.requests.free_slot(self.peer, &mut self.record)?;
         self.offsets.clear();
-        self.offsets.extend((0..count).map(|_| places.next_block() * stride));
+        self.offsets.extend((0..count).map(|i| places.next_block(slot + i) * stride));
         self.requests.submit(self.peer, &self.offsets, &mut self.record)?;
         self.peer = if self.peer + 1 == self.places.len() { 0 } else { self.peer + 1 };
         Ok(())
