@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use rdmabox::{BatchMode, PollingMode, ProviderKind};
+use rdmabox::{BatchMode, CallsBy, PollingMode, ProviderKind};
 use serde::Serialize;
 
 use super::{
@@ -178,6 +178,11 @@ pub struct LoadArgs {
     /// Bytes of the reply to a send [default: length of the request]
     #[arg(long, value_name = "BYTES", value_parser = byte_size::parse_nonzero)]
     pub reply: Option<u64>,
+
+    /// How replies to sends come: as messages (reply), by remote fetching (fetch), or WRITTEN by the
+    /// server (write); auto: fetch over mapped memory, else reply
+    #[arg(long, value_name = "WAY", default_value_t = CallsBy::Auto)]
+    pub calls: CallsBy,
 
     /// How requests are submitted [default: started; for cas vectored; blocking with a depth of 1]
     #[arg(long, value_enum)]

@@ -8,7 +8,8 @@ pub mod value;
 use std::{sync::Arc, time::Duration};
 
 use rdmabox::{
-    Address, BatchMode, MAX_CALL, PollingMode, PreMrThreshold, ProviderKind, Session, SessionOptions,
+    Address, BatchMode, CallsBy, MAX_CALL, PollingMode, PreMrThreshold, ProviderKind, Session,
+    SessionOptions,
     admission::{LatencyWindow, LatencyWindowOptions},
 };
 use serde::Serialize;
@@ -81,6 +82,9 @@ pub struct Load {
     pub peers: u32,
     /// Bytes used on each server.
     pub area: u64,
+    /// How replies to sends come.
+    #[serde(serialize_with = "as_text")]
+    pub calls: CallsBy,
     /// How requests are submitted.
     pub submit: Submit,
     /// Length of the measurement.
@@ -144,6 +148,7 @@ impl Load {
             direct: args.direct,
             peers,
             area,
+            calls: args.calls,
             submit,
             extent: args.ops.map_or(Extent::Time(args.duration), Extent::Ops),
             warmup: args.warmup,
@@ -180,6 +185,7 @@ impl Load {
             .signal_interval(self.signal_interval)
             .max_inline(self.max_inline.unwrap_or(defaults.max_inline))
             .direct(self.direct == Direct::On)
+            .calls(self.calls)
             .into_options();
         options.admission = (self.admission == Admission::Latency).then(|| self.latency_window() as _);
         options
@@ -228,6 +234,8 @@ impl Load {
                 Admission::Static => format!("window {}", self.window),
                 Admission::Latency => format!("window by latency from {}", self.window),
             });
+        } else if self.calls != CallsBy::Auto {
+            parts.push(format!("calls by {}", self.calls));
         }
         parts.push(format!("polling {}", self.polling));
         parts.push(format!("submit {}", format!("{:?}", self.submit).to_lowercase()));
@@ -366,6 +374,7 @@ mod tests {
                 ("max-inline", "0"),
                 ("max-merge", "64k"),
                 ("direct", "off"),
+                ("calls", "fetch"),
             ],
         )
         .unwrap();
@@ -378,6 +387,7 @@ mod tests {
         );
         assert_eq!((options.max_retry, options.signal_interval, options.max_inline), (Some(7), 3, 0));
         assert_eq!(options.max_merge_bytes, 64 << 10);
+        assert_eq!(options.calls, CallsBy::Fetch);
         assert!(options.admission.is_some() && !options.direct);
     }
 
