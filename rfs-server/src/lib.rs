@@ -36,7 +36,10 @@ pub use metadata::{clock, namespace};
 pub use program::{cli, run};
 pub use server::{
     Config, ExportConfig, Prefault, Server, StartError, config, export_config as export,
-    stores::{Membership, StoresConfig},
+    stores::{
+        Membership, StoresConfig,
+        registry::{EtcdUrl, Registration, StoreRecord},
+    },
 };
 pub use service::keys;
 pub use session::{access_mode, registry as sessions};

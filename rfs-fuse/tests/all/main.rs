@@ -13,6 +13,7 @@ mod data {
     mod bytes;
     mod checksum;
     mod direct;
+    mod etcd;
     mod exerciser;
     mod files;
     mod reads;

@@ -6,7 +6,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::Parser;
+use clap::{ArgGroup, Parser};
 use rdmabox::{Address, Fencing, tls::TlsServerFiles};
 use rfs_status::logging::LogFormat;
 
@@ -20,7 +20,7 @@ use crate::{
         config::{Config, DEFAULT_SESSIONS_PER_KEY, Persist, SocketPermissions},
         export_config::{ExportArg, ExportConfig, parse_mode, parse_name},
         prefault::Prefault,
-        stores::{Membership, StoresConfig},
+        stores::{Membership, StoresConfig, registry::EtcdUrl},
     },
     service::keys::NewKey,
 };
@@ -35,6 +35,7 @@ use crate::{
 #[command(
     name = "rfs-server",
     version,
+    group(ArgGroup::new("pool_use").multiple(true)),
     after_long_help = "Examples:\n  \
         4 GiB for programs of this user and of root on this host, over a Unix socket:\n      \
             rfs-server --memory 4G\n  \
@@ -60,6 +61,11 @@ use crate::{
             b$ rfs-server --store --memory 16G --listen tcp:10.0.0.8:7450 --pool-key pool.key\n      \
             a$ rfs-server --memory 16G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys \\\n        \
                 --store-at tcp:10.0.0.8:7450 --pool-key pool.key\n  \
+        The same with etcd on machine a: stores register there, and more can come at any time:\n      \
+            b$ rfs-server --store --memory 16G --listen tcp:10.0.0.8:7450 --pool-key pool.key \\\n        \
+                --registry http://10.0.0.7:2379\n      \
+            a$ rfs-server --memory 16G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys --pool-key pool.key \\\n        \
+                --registry http://10.0.0.7:2379\n  \
         Stores of a running server: a table, one more, and one less:\n      \
             rfs-server pool status\n      \
             rfs-server pool add tcp:10.0.0.9:7450\n      \
@@ -135,8 +141,8 @@ pub struct Cli {
     pub exports: Vec<ExportArg>,
 
     /// Lend the memory to a pool instead of serving files: an rfs-server that names the address in
-    /// --store-at uses it. The store keeps no names, and its memory is lost when it ends. Needs
-    /// --memory and --pool-key
+    /// --store-at uses it, or one with the same --registry. The store keeps no names, and its
+    /// memory is lost when it ends. Needs --memory and --pool-key
     #[arg(long, group = "pool_use", requires_all = ["memory", "pool_key"], conflicts_with_all = ["store_at",
         "pool", "memory_dir", "checksum", "persist", "exports", "keys", "allow_without_keys", "tls_cert",
         "metrics", "inodes", "socket_mode", "socket_group"])]
@@ -160,14 +166,33 @@ pub struct Cli {
     #[arg(long, value_name = "FILE", group = "pool_use", requires = "pool_key", conflicts_with = "store_at")]
     pub pool: Option<PathBuf>,
 
+    /// Find the stores of the pool in etcd at this address, such as http://127.0.0.1:2379; several
+    /// of one cluster are separated by commas. A store (--store) registers there, and the server of
+    /// the pool uses each store that is registered. A second server of the pool is refused. The
+    /// pool has the name of its key. Reads and writes need no etcd, and go on while it is away
+    #[arg(
+        long,
+        value_name = "URL,...",
+        value_delimiter = ',',
+        group = "pool_use",
+        requires = "pool_key",
+        conflicts_with_all = ["store_at", "pool"]
+    )]
+    pub registry: Vec<EtcdUrl>,
+
+    /// Address under which the server and its clients reach this store. For --store with --registry
+    /// [default: the first --listen address]
+    #[arg(long, value_name = "ADDRESS", requires_all = ["store", "registry"])]
+    pub register_as: Option<Address>,
+
     /// File with the key of the pool, of mode 600: a name and a secret in hexadecimal digits. All
     /// stores of a pool and its server have the same key. Clients do not need it. For --store,
-    /// --store-at and --pool
+    /// --store-at, --pool and --registry
     #[arg(long, value_name = "FILE", requires = "pool_use")]
     pub pool_key: Option<PathBuf>,
 
     /// Length of the pieces of a file that stores take in turn: a multiple of 4096 bytes. For
-    /// --store-at and --pool
+    /// --store-at, --pool and --registry
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, default_value = "256k", requires = "pool_key",
         conflicts_with = "store")]
     pub stripe_unit: u64,
@@ -363,7 +388,9 @@ impl Cli {
         // Clients get these addresses, too.
         let store_at: Vec<Address> = self.store_at.into_iter().map(from_anywhere).collect();
         let at = Some(store_at).filter(|addresses| !addresses.is_empty()).map(Membership::Addresses);
-        let (members, unit) = (at.or(self.pool.map(Membership::File)), self.stripe_unit);
+        let etcd = Some(self.registry).filter(|urls| !urls.is_empty() && !self.store);
+        let members = at.or(self.pool.map(Membership::File)).or(etcd.map(Membership::Etcd));
+        let unit = self.stripe_unit;
         let stores = |(key, members)| StoresConfig { members, key, unit };
         config.stores = self.pool_key.zip(members).map(stores);
         config.name = self.name;
@@ -536,8 +563,23 @@ mod tests {
         assert!(matches!(both.members, Membership::Addresses(addresses) if addresses.len() == 2));
         let file = stores(&["--pool=/p", key]).expect("stores");
         assert_eq!((file.members, file.unit), (Membership::File("/p".into()), 256 << 10));
+        let etcd = ["--registry=http://a:2379,http://b:2379/", key];
+        let registered = stores(&etcd).expect("stores").members;
+        let Membership::Etcd(urls) = registered else { panic!("{registered:?}") };
+        assert_eq!(
+            urls.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["http://a:2379", "http://b:2379"]
+        );
+        let store = [&etcd[..], &["--store", "--register-as=tcp:a:1"]].concat();
+        assert_eq!((stores(&store), args(&store).unwrap().registry.len()), (None, 2));
         for wrong in [
-            &[key][..],
+            &["--registry=http://a:2379"][..],
+            &["--registry=http://a:2379", key, "--pool=/p"],
+            &["--registry=http://a:2379", key, "--store-at=tcp:a:1"],
+            &["--registry=https://a:2379", key],
+            &["--registry=http://a:2379", key, "--register-as=tcp:a:1"],
+            &["--store", key, "--register-as=tcp:a:1"],
+            &[key],
             &["--store"],
             &["--store-at=tcp:a:1"],
             &["--store", key, "--store-at=tcp:a:1"],

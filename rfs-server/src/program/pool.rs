@@ -266,8 +266,9 @@ fn give_up(source: &StatusSource, store: &str) -> Result<String, String> {
 fn add(source: &StatusSource, address: &str) -> Result<String, String> {
     let address: Address = address.parse().map_err(|e| format!("{e}"))?;
     let number = source.add_store(&address)?;
-    let kept = match source.pool().and_then(|pool| pool.file) {
-        Some(file) => format!("{file} has it"),
+    let pool = source.pool().unwrap_or_default();
+    let kept = match pool.file.or(pool.registry.map(|registry| registry.place)) {
+        Some(place) => format!("{place} has it"),
         None => "the next start of the server needs it in --store-at".into(),
     };
     Ok(format!("store {number} at {address} is in use; {kept}"))

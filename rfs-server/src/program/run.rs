@@ -34,7 +34,7 @@ use super::{
     new_key::{self, KeyFiles},
     pool,
     status::{self, Answers},
-    store::{self, StoreArguments},
+    store::{self, RegistrationArguments, StoreArguments},
 };
 use crate::server::{Server, config::Config};
 
@@ -83,9 +83,10 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
     let (metrics, kill) = (cli.metrics, !cli.keep_stragglers);
     let (lending, open) = (cli.lending.clone(), cli.allow_without_keys);
     let (memory, key) = (cli.memory.unwrap_or_default(), cli.pool_key.clone());
+    let registration = RegistrationArguments { urls: cli.registry.clone(), address: cli.register_as.clone() };
     let config = cli.into_config();
     let outcome = match key.filter(|_| lends) {
-        Some(key) => store::serve(StoreArguments { memory, listen: config.listen, key, kill }),
+        Some(key) => store::serve(StoreArguments { memory, listen: config.listen, key, kill, registration }),
         None => serve_and_lend(config, metrics, Some(configuration), || {
             lending.start(open).map_err(|e| e.to_string())
         }),

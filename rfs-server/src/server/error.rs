@@ -117,7 +117,9 @@ pub enum StartError {
         source: Damage,
     },
     /// A pool of stores cannot do what an option asks for.
-    #[error("{option} cannot be used with --store-at or --pool: a pool of stores does not support it")]
+    #[error(
+        "{option} cannot be used with --store-at, --pool or --registry: a pool of stores does not support it"
+    )]
     NotWithStores {
         /// The option.
         option: &'static str,

@@ -19,7 +19,7 @@ use super::{
     log_compactor::LogCompactor,
     prefault::{Prefault, Prefaulter},
     running_export::Export,
-    stores::{PoolStores, StoresError, start_drainer, start_watch},
+    stores::{PoolStores, StoresError, start_drainer, start_newcomers, start_watch},
 };
 use crate::{
     coherence::alarm::Alarm,
@@ -127,8 +127,10 @@ impl BuiltExport {
             .map_err(StartError::Thread)
         };
         let watch = self.stores.as_ref().map(|stores| start_watch(stores, &self.lent.dispatcher));
+        let newcomers = self.stores.as_ref().map(|stores| start_newcomers(stores, &self.lent.dispatcher));
         let drainer = self.stores.as_ref().map(|stores| start_drainer(stores, &self.lent.dispatcher));
         Ok(Export {
+            _newcomers: newcomers.transpose().map_err(StartError::Thread)?.flatten(),
             _drainer: drainer.transpose().map_err(StartError::Thread)?,
             log_compactor: self.object.as_ref().map(|_| log_compactor()).transpose()?,
             object: self.object.clone(),

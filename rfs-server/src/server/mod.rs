@@ -68,7 +68,7 @@ use recall_timeout::RecallTimeout;
 use running_export::Export;
 use status::ObservedExport;
 pub use status::{PoolStatus, ServerStatus, StatusSource};
-use stores::PoolStores;
+use stores::{PoolStores, StoresError};
 
 /// Memory object and snapshots of an export, if there are any.
 type ExportSource = (Option<Arc<Object>>, Option<Snapshots>);
@@ -112,7 +112,7 @@ impl Server {
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
         let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
         let (host, previous_clients) = configure_host(&config, store.as_ref())?;
-        let stores = config.stores.as_ref().map(PoolStores::join).transpose()?.map(Arc::new);
+        let stores = join_stores(&config)?;
         let alarm = Arc::<Alarm>::default();
         // All memory is mapped before it is touched and before there are sockets.
         let mut domains = HashMap::new();
@@ -317,6 +317,12 @@ impl Server {
         }
         if failed.is_empty() { Ok(()) } else { Err(ShutdownError { failed, kept }) }
     }
+}
+
+/// Takes the stores over, if there are some.
+fn join_stores(config: &Config) -> Result<Option<Arc<PoolStores>>, StoresError> {
+    let Some(stores) = &config.stores else { return Ok(None) };
+    Ok(Some(Arc::new(PoolStores::join(stores, &config.listen)?)))
 }
 
 /// Returns a host with the configured options, and the clients of previous servers.

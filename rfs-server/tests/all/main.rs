@@ -34,6 +34,7 @@ mod program {
     mod failure;
     mod output;
     mod pool;
+    mod registry;
     mod status;
     mod tls;
 }

@@ -12,7 +12,7 @@ use super::{Lender, Over, directory};
 /// Running stores, with the folder of their sockets and of the key.
 pub(crate) struct Stores {
     pub(crate) stores: Vec<Store>,
-    key: PathBuf,
+    pub(crate) key: PathBuf,
     _dir: TempDir,
 }
 

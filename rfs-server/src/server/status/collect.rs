@@ -39,7 +39,7 @@ pub(in crate::server) struct ObservedExport {
 }
 
 /// Answer of a server that cannot have stores.
-pub const NO_POOL: &str = "it has no stores: start it with --pool or --store-at";
+pub const NO_POOL: &str = "it has no stores: start it with --pool, --store-at or --registry";
 
 /// Where the status of a server comes from. Drop it before the server shuts down.
 #[derive(Debug)]

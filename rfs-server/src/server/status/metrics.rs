@@ -128,7 +128,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{
-        super::pool::{PoolStatus, StoreState, StoreStatus},
+        super::pool::{PoolStatus, RegistryState, RegistryStatus, StoreState, StoreStatus},
         *,
     };
 
@@ -146,6 +146,14 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert!(!ServerStatus::default().metrics().contains("store_up"));
+        let up = |state| {
+            let registry = Some(RegistryStatus { state, ..RegistryStatus::default() });
+            let pool = PoolStatus { registry, ..PoolStatus::default() };
+            ServerStatus { pool: Some(pool), ..ServerStatus::default() }.metrics()
+        };
+        assert!(up(RegistryState::Up).contains("\nrfs_server_registry_up 1\n"));
+        assert!(up(RegistryState::Away).contains("\nrfs_server_registry_up 0\n"));
+        assert!(!text.contains("registry_up"), "there is none");
     }
 
     #[test]
@@ -186,7 +194,8 @@ mod tests {
             requests: BTreeMap::from([("lookup".into(), 1)]),
             ..ExportStatus::default()
         };
-        let pool = PoolStatus { stores: vec![StoreStatus::default()], ..PoolStatus::default() };
+        let registry = Some(RegistryStatus::default());
+        let pool = PoolStatus { stores: vec![StoreStatus::default()], registry, ..PoolStatus::default() };
         let status = ServerStatus { exports: vec![export], pool: Some(pool), ..ServerStatus::default() };
         let text = status.metrics();
         let files = [

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use rfs_status::{
     metrics::Exposition,
-    text::{Table, percent},
+    text::{Table, duration, percent, printable},
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,10 +16,59 @@ pub struct PoolStatus {
     pub view: u64,
     /// The file that has the stores; none if the command line has them.
     pub file: Option<String>,
+    /// The registry that has the stores, with `--registry`.
+    pub registry: Option<RegistryStatus>,
     /// Length of the pieces of a file that stores take in turn.
     pub stripe_unit_bytes: u64,
     /// The server's own memory, which has the number 0, and the stores.
     pub stores: Vec<StoreStatus>,
+}
+
+/// The registry of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RegistryStatus {
+    /// The registry in words, with the name of the pool.
+    pub place: String,
+    /// Whether the pool can change.
+    pub state: RegistryState,
+    /// Time for which it has not answered.
+    pub away_seconds: Option<f64>,
+    /// Why not, or which server has taken the pool.
+    pub reason: Option<String>,
+}
+
+/// Whether the registry of a pool can be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RegistryState {
+    /// It answers.
+    #[default]
+    Up,
+    /// It does not answer. Reads and writes go on, and the pool does not change.
+    Away,
+    /// Another server has taken the pool.
+    Taken,
+}
+
+impl RegistryStatus {
+    /// Returns the status in a line.
+    fn line(&self) -> String {
+        let (place, reason) = (&self.place, self.reason.as_deref().unwrap_or("no reason is known"));
+        match self.state {
+            RegistryState::Up => format!("registry: {place}"),
+            RegistryState::Away => {
+                let time = duration(self.away_seconds.unwrap_or_default());
+                format!(
+                    "registry: {place}: away for {time} ({}): reads and writes go on, and the pool does not change",
+                    printable(reason)
+                )
+            }
+            RegistryState::Taken => {
+                format!("registry: {place}: another server has taken the pool, {}", printable(reason))
+            }
+        }
+    }
 }
 
 /// A store.
@@ -44,6 +93,8 @@ pub struct StoreStatus {
     pub sessions: u64,
     /// Freed bytes that are not zero yet.
     pub dirty_bytes: u64,
+    /// Whether the store is registered; none if stores do not register.
+    pub registered: Option<bool>,
     /// Progress of a drain that was begun.
     pub drain: Option<DrainStatus>,
     /// The files that have lost data, if the store has lost its memory.
@@ -135,6 +186,13 @@ impl PoolStatus {
     /// Returns the tables of stores and of lost files.
     pub fn render(&self) -> String {
         let mut text = self.table().to_string();
+        if let Some(registry) = &self.registry {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{}", registry.line());
+        }
+        for store in self.stores.iter().filter(|store| store.registered == Some(false)) {
+            let _ = writeln!(text, "store {} is not registered", store.number);
+        }
         for store in self.stores.iter().filter(|store| store.state == StoreState::Draining) {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "store {}: {}", store.number, store.drain_line());
@@ -183,6 +241,11 @@ impl PoolStatus {
 
     /// Adds the metrics of the stores. A label has the number of a store, another one its address.
     pub(super) fn add_metrics(&self, metrics: &mut Exposition) {
+        if let Some(registry) = &self.registry {
+            let help = "1 if the registry of the pool answers and this server has the pool, else 0.";
+            let is_up = registry.state == RegistryState::Up;
+            metrics.gauge("registry_up", help, f64::from(u8::from(is_up)));
+        }
         let labels: Vec<(String, &str)> =
             self.stores.iter().map(|store| (store.number.to_string(), store.address.as_str())).collect();
         let mut add = |name: &str, help: &str, value: fn(&StoreStatus) -> u64| {
@@ -248,6 +311,26 @@ mod tests {
         let text = pool(25).render();
         assert!(text.contains("/d/20") && !text.contains("/d/21"), "{text}");
         assert!(text.contains("and 5 more files"), "{text}");
+    }
+
+    #[test]
+    fn the_registry_has_a_line() {
+        let registry = |state, reason: Option<&str>| RegistryStatus {
+            place: "etcd at http://a:1, pool p".into(),
+            state,
+            away_seconds: Some(12.0),
+            reason: reason.map(Into::into),
+        };
+        let render = |registry| PoolStatus { registry: Some(registry), ..pool(0) }.render();
+        let up = render(registry(RegistryState::Up, None));
+        assert!(up.contains("\nregistry: etcd at http://a:1, pool p\n"), "{up}");
+        let away = render(registry(RegistryState::Away, Some("refused\u{1b}")));
+        assert!(away.contains("pool p: away for 12 s (refused\\u{1b}): reads and writes go on"), "{away}");
+        let taken = render(registry(RegistryState::Taken, Some("process 7 on b")));
+        assert!(taken.contains("another server has taken the pool, process 7 on b\n"), "{taken}");
+        let mut silent = pool(0);
+        silent.stores[1].registered = Some(false);
+        assert!(silent.render().contains("store 1 is not registered"), "{}", silent.render());
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(in crate::server) struct PoolStore {
     pub(in crate::server) owned: OwnedStore,
     /// Epoch of the tickets that it accepts.
     pub(in crate::server) epoch: u64,
+    /// The run of the store, if it was registered when the server took it over.
+    pub(in crate::server) run: Option<String>,
     /// False after a failure, until the store answers. The first failure is logged.
     is_up: AtomicBool,
     /// True once the store was found to have another incarnation. It never ends.
@@ -39,12 +41,18 @@ impl PoolStore {
         PoolStore {
             owned,
             epoch,
+            run: None,
             is_up: AtomicBool::new(true),
             is_lost: AtomicBool::new(false),
             drain: Drain::default(),
             sessions: AtomicU32::new(0),
             lost: OnceLock::new(),
         }
+    }
+
+    /// Returns the store with the run that was registered.
+    pub(in crate::server) fn of_run(self, run: Option<String>) -> PoolStore {
+        PoolStore { run, ..self }
     }
 
     /// The number of the store in places.

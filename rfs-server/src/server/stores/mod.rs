@@ -8,20 +8,22 @@ mod drain;
 mod drainer;
 mod lost_report;
 mod member;
-mod pool_file;
+mod newcomers;
 mod pool_stores;
+pub mod registry;
 mod store_thread;
 mod watch;
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 use pool::OwnerError;
 use rdmabox::{Address, Key, KeyFileError};
 
+use registry::{EtcdUrl, FileRegistry, RegistryError};
+
 pub(super) use drainer::start_drainer;
 pub(super) use member::PoolStore;
-use pool_file::PoolFile;
-pub use pool_file::PoolFileError;
+pub(super) use newcomers::start_newcomers;
 pub(super) use pool_stores::PoolStores;
 pub(super) use store_thread::StoreThread;
 pub(super) use watch::start_watch;
@@ -37,6 +39,8 @@ pub enum Membership {
     Addresses(Vec<Address>),
     /// In this file, which changes with the pool.
     File(PathBuf),
+    /// In etcd at these addresses, where stores register themselves.
+    Etcd(Vec<EtcdUrl>),
 }
 
 /// Stores whose memory the server uses in addition to its own.
@@ -57,7 +61,7 @@ pub struct StoresConfig {
 pub(crate) fn check(config: &StoresConfig) -> Result<(), StoresError> {
     Key::load(&config.key)?;
     if let Membership::File(path) = &config.members {
-        PoolFile::read(path)?;
+        FileRegistry::read(path)?;
     }
     Ok(())
 }
@@ -68,9 +72,12 @@ pub enum StoresError {
     /// The key file is missing, invalid, or accessible to other users.
     #[error(transparent)]
     Key(#[from] KeyFileError),
-    /// The pool file cannot be used.
+    /// The registry of the stores cannot be used, or it refuses.
     #[error(transparent)]
-    File(#[from] PoolFileError),
+    Registry(#[from] RegistryError),
+    /// The operating system has no random numbers.
+    #[error("cannot take a pool: {0}")]
+    System(#[from] io::Error),
     /// A store cannot be taken over.
     #[error("cannot take a store over: {0}")]
     Join(#[from] OwnerError),

@@ -8,7 +8,6 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -18,7 +17,14 @@ use pool::{ClientId, OwnedStore, OwnerError, StoreId, Ticket};
 use rdmabox::{Address, Key, SessionOptions};
 use rfs_proto::{BLOCK, DataPlace, StoreAccess};
 
-use super::{Membership, StoresConfig, StoresError, member::PoolStore, pool_file::PoolFile};
+use super::{
+    Membership, StoresConfig, StoresError,
+    member::PoolStore,
+    registry::{
+        CommandLine, FileRegistry, Health, Member, MemberState, PoolView, RegisteredStores, Registry,
+        RegistryError, RemovedStore, ServerRecord, StoreRecord, etcd::EtcdRegistry,
+    },
+};
 use crate::{
     dispatch::{Dispatcher, LostFiles},
     space::{
@@ -40,13 +46,13 @@ pub(in crate::server) struct PoolStores {
     view: RwLock<View>,
     /// Held while the pool changes.
     change: Mutex<Change>,
-    /// Path of the file that has the stores, if there is one.
-    file: Option<PathBuf>,
     key: Key,
     options: SessionOptions,
     unit: u64,
     /// Sessions that may reach stores.
     admitted: Mutex<HashSet<u64>>,
+    /// Where the stores are written down. Dropped last: the next server may take the pool then.
+    registry: Box<dyn Registry>,
 }
 
 /// Which stores there are.
@@ -60,56 +66,71 @@ struct View {
 /// What a change of the pool needs.
 #[derive(Debug)]
 struct Change {
-    /// The file that has the stores, if there is one.
-    file: Option<PoolFile>,
     /// The last number that a store got. No number is used twice.
     last_number: u16,
     last_epoch: u64,
+    /// Runs of stores that were removed.
+    removed: Vec<RemovedStore>,
 }
 
 impl Change {
     /// Returns an epoch that is higher than that of each server before, and of each earlier store
     /// of this one. The tickets of another epoch are void at the store that gets it.
     fn epoch(&mut self) -> u64 {
-        // Milliseconds since 1970: a server that starts later has a higher epoch.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX) % (1 << 44);
-        self.last_epoch = now.max(self.last_epoch + 1);
+        self.last_epoch = now().max(self.last_epoch + 1);
         self.last_epoch
     }
 }
 
+/// Returns milliseconds since 1970: a server that starts later has a higher epoch.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX) % (1 << 44)
+}
+
 impl PoolStores {
-    /// Takes the stores over, with all of their memory.
-    pub(in crate::server) fn join(config: &StoresConfig) -> Result<PoolStores, StoresError> {
+    /// Takes the stores over, with all of their memory. `addresses` are those of the server.
+    pub(in crate::server) fn join(
+        config: &StoresConfig,
+        addresses: &[Address],
+    ) -> Result<PoolStores, StoresError> {
         let key = Key::load(&config.key)?;
+        let registry: Box<dyn Registry> = match &config.members {
+            Membership::Addresses(addresses) => Box::new(CommandLine(addresses.clone())),
+            Membership::File(path) => Box::new(FileRegistry::read(path)?),
+            Membership::Etcd(urls) => {
+                Box::new(EtcdRegistry::new(urls, key.id, ServerRecord::of_this_process(addresses)?))
+            }
+        };
+        PoolStores::of(registry, key, config.unit)
+    }
+
+    /// Takes the pool, and its stores over.
+    fn of(registry: Box<dyn Registry>, key: Key, unit: u64) -> Result<PoolStores, StoresError> {
         let mut options = SessionOptions::default();
         options.key = Some(key.clone());
         options.operation_timeout = REQUEST_TIMEOUT;
-        let (file, addresses) = match &config.members {
-            Membership::Addresses(addresses) => (None, addresses.clone()),
-            Membership::File(path) => {
-                let file = PoolFile::read(path)?;
-                let addresses = file.stores();
-                (Some(file), addresses)
-            }
-        };
-        let number = file.as_ref().map_or(0, PoolFile::view);
-        let mut change = Change { file, last_number: 0, last_epoch: 0 };
-        let epoch = change.epoch();
-        let mut stores = BTreeMap::new();
-        for (number, address) in (1_u16..).zip(&addresses) {
-            stores.insert(number, Arc::new(join_one(StoreId(number), address, &options, epoch)?));
-            change.last_number = number;
+        let taken = registry.take(now())?;
+        let mut view = taken.clone();
+        let registered = registry.registered();
+        if let Some(registered) = &registered {
+            enter_registered(&mut view, registered);
         }
+        let stores = join_all(&mut view, registered.is_some(), &options)?;
+        if view.stores != taken.stores {
+            view.view += 1;
+            registry.write(&view)?;
+        }
+        let last_number = view.stores.iter().map(|member| member.number).max().unwrap_or(0);
+        let change = Change { last_number, last_epoch: view.epoch, removed: view.removed };
         Ok(PoolStores {
-            file: change.file.as_ref().map(|file| file.path().to_owned()),
-            view: RwLock::new(View { stores, number }),
+            view: RwLock::new(View { stores, number: view.view }),
             change: Mutex::new(change),
             key,
             options,
-            unit: config.unit,
+            unit,
             admitted: Mutex::default(),
+            registry,
         })
     }
 
@@ -118,18 +139,38 @@ impl PoolStores {
     /// # Errors
     /// The pool is as it was. A retry is safe.
     pub(in crate::server) fn add(&self, address: &Address, space: &Space) -> Result<u16, StoresError> {
+        self.add_within(JOIN_TIMEOUT, address, space)
+    }
+
+    /// As [`add`](Self::add), for a store that is tried again later: there is one attempt.
+    pub(super) fn add_newcomer(&self, address: &Address, space: &Space) -> Result<u16, StoresError> {
+        self.add_within(Duration::ZERO, address, space)
+    }
+
+    fn add_within(&self, limit: Duration, address: &Address, space: &Space) -> Result<u16, StoresError> {
         let mut change = self.change.lock();
         let known = self.members().into_iter().find(|store| store.owned.address() == address);
         if let Some(store) = known {
             return Err(StoresError::Known { address: address.clone(), number: store.number() });
         }
+        // A registry that refuses shall not cost the store what it has.
+        self.refuse_without_registry()?;
         let number = change.last_number.checked_add(1).ok_or(StoresError::NoNumber)?;
         // An epoch of its own: sessions that ended earlier have tickets of earlier epochs.
         let epoch = change.epoch();
-        let store = Arc::new(join_one(StoreId(number), address, &self.options, epoch)?);
+        let store = join_one(StoreId(number), address, &self.options, epoch, limit)?;
+        let store = Arc::new(store.of_run(self.registered_run(address)));
         change.last_number = number;
         let len = store.owned.len();
-        self.save(&mut change, |stores| stores.push(address.clone()))?;
+        let saved = self.save(&mut change, |view| {
+            view.removed.retain(|removed| removed.address != *address);
+            view.stores.push(member_of(&store));
+        });
+        if let Err(error) = saved {
+            // The store stays outside, and need not keep its memory for this server.
+            let _ = store.owned.leave();
+            return Err(error);
+        }
         let mut view = self.view.write();
         view.stores.insert(number, store);
         view.number += 1;
@@ -161,17 +202,23 @@ impl PoolStores {
         is_on: bool,
         space: &Space,
     ) -> Result<bool, StoresError> {
-        let _change = self.change.lock();
+        let mut change = self.change.lock();
         let store = self.store(number).map_err(|_| StoresError::NoStore(number.to_string()))?;
         if is_on && store.is_lost() {
             return Err(StoresError::Lost(number));
         }
-        space.drain_store(number, is_on);
-        let changed = store.drain.set(is_on);
-        if changed {
+        if store.drain.state().is_on != is_on {
+            let state = if is_on { MemberState::Draining } else { MemberState::Up };
+            self.save(&mut change, |view| {
+                view.stores
+                    .iter_mut()
+                    .filter(|member| member.number == number)
+                    .for_each(|of| of.state = state);
+            })?;
             self.view.write().number += 1;
         }
-        Ok(changed)
+        space.drain_store(number, is_on);
+        Ok(store.drain.set(is_on))
     }
 
     /// Removes a store that has no data.
@@ -234,23 +281,61 @@ impl PoolStores {
         Ok(files)
     }
 
-    /// Takes a store out of the view and the file.
+    /// Takes a store out of the view and the registry.
     fn leave(&self, change: &mut Change, number: u16) -> Result<(), StoresError> {
         let store = self.store(number).map_err(|_| StoresError::NoStore(number.to_string()))?;
-        self.save(change, |addresses| addresses.retain(|address| address != store.owned.address()))?;
+        let address = store.owned.address();
+        // Else its registration would add the same run again. A run that is lost has ended, and the
+        // next run at its address is another store.
+        let registered = self.registered_run(address).filter(|_| !store.is_lost());
+        let run = registered.or_else(|| store.run.clone());
+        self.save(change, |view| {
+            view.stores.retain(|member| member.number != number);
+            if let Some(run) = run {
+                view.note_removed(address.clone(), run);
+            }
+        })?;
         let mut view = self.view.write();
         view.stores.remove(&number);
         view.number += 1;
         Ok(())
     }
 
-    /// Writes the next view to the pool file, if there is one. `edit` changes the addresses.
-    fn save(&self, change: &mut Change, edit: impl FnOnce(&mut Vec<Address>)) -> Result<(), StoresError> {
-        let Some(file) = &mut change.file else { return Ok(()) };
-        let mut addresses: Vec<Address> =
-            self.members().iter().map(|store| store.owned.address().clone()).collect();
-        edit(&mut addresses);
-        Ok(file.write(&addresses, self.view() + 1)?)
+    /// Writes the next view to the registry. `edit` changes the present view.
+    fn save(&self, change: &mut Change, edit: impl FnOnce(&mut PoolView)) -> Result<(), StoresError> {
+        let mut view = PoolView {
+            view: self.view() + 1,
+            epoch: change.last_epoch,
+            stores: self.members().iter().map(|store| member_of(store)).collect(),
+            removed: change.removed.clone(),
+        };
+        edit(&mut view);
+        self.registry.write(&view)?;
+        change.removed = view.removed;
+        Ok(())
+    }
+
+    /// Refuses a change while the registry cannot write it down.
+    fn refuse_without_registry(&self) -> Result<(), StoresError> {
+        let place = || self.registry.place().unwrap_or_default();
+        match self.registry.health() {
+            None | Some(Health::Up) => Ok(()),
+            Some(Health::Away { reason, .. }) => Err(RegistryError::Away { place: place(), reason }.into()),
+            Some(Health::Taken { by }) => Err(RegistryError::Lost { place: place(), by }.into()),
+        }
+    }
+
+    /// Returns the run of the store that is registered at an address.
+    fn registered_run(&self, address: &Address) -> Option<String> {
+        let registered = self.registry.registered()?;
+        let record = registered.stores.iter().find(|record| record.address == *address)?;
+        Some(record.run.clone())
+    }
+
+    /// Returns true if this run of a store was removed, and shall not come back by itself.
+    pub(super) fn has_removed(&self, address: &Address, run: &str) -> bool {
+        let change = self.change.lock();
+        change.removed.iter().any(|removed| removed.address == *address && removed.run == run)
     }
 
     /// Number of the last change of the pool.
@@ -258,9 +343,19 @@ impl PoolStores {
         self.view.read().number
     }
 
-    /// The file that has the stores, if there is one.
-    pub(in crate::server) fn file(&self) -> Option<PathBuf> {
-        self.file.clone()
+    /// Where the stores are written down, in words. `None`: on the command line.
+    pub(in crate::server) fn place(&self) -> Option<String> {
+        self.registry.place()
+    }
+
+    /// Whether the registry can be asked. `None` if it always can.
+    pub(in crate::server) fn registry_health(&self) -> Option<Health> {
+        self.registry.health()
+    }
+
+    /// The stores that are registered. `None` if stores do not register.
+    pub(in crate::server) fn registered(&self) -> Option<RegisteredStores> {
+        self.registry.registered()
     }
 
     /// Returns true while a store is in the view.
@@ -288,14 +383,73 @@ impl PoolStores {
     }
 }
 
+/// Returns the store as a view has it.
+fn member_of(store: &PoolStore) -> Member {
+    let state = if store.drain.state().is_on { MemberState::Draining } else { MemberState::Up };
+    let (number, address, run) = (store.number(), store.owned.address().clone(), store.run.clone());
+    Member { number, address, state, run }
+}
+
+/// Enters the stores that are registered into a view, and which runs they are. Others have no run.
+fn enter_registered(view: &mut PoolView, registered: &RegisteredStores) {
+    view.stores.iter_mut().for_each(|member| member.run = None);
+    for record in registered.stores.iter() {
+        let StoreRecord { address, run, .. } = record;
+        if view.has_removed(address, run) {
+            continue;
+        }
+        let run = Some(run.clone());
+        match view.stores.iter_mut().find(|member| member.address == *address) {
+            Some(member) => member.run = run,
+            None => {
+                let address = address.clone();
+                view.stores.push(Member { number: 0, address, state: MemberState::Up, run });
+            }
+        }
+    }
+    view.renumber();
+}
+
+/// Takes the stores of a view over. If stores register themselves, one that cannot be taken over
+/// leaves the view: its registration adds it later.
+fn join_all(
+    view: &mut PoolView,
+    register: bool,
+    options: &SessionOptions,
+) -> Result<BTreeMap<u16, Arc<PoolStore>>, StoresError> {
+    let (epoch, mut stores) = (view.epoch, BTreeMap::new());
+    let give_up = Instant::now() + JOIN_TIMEOUT;
+    let mut members = Vec::new();
+    for member in view.stores.drain(..) {
+        let limit = match (register, &member.run) {
+            (false, _) => JOIN_TIMEOUT,
+            (true, Some(_)) => give_up.saturating_duration_since(Instant::now()),
+            // It runs without a registry, or it does not run.
+            (true, None) => Duration::ZERO,
+        };
+        match join_one(StoreId(member.number), &member.address, options, epoch, limit) {
+            Ok(store) => {
+                let store = Arc::new(store.of_run(member.run));
+                members.push(member_of(&store));
+                stores.insert(member.number, store);
+            }
+            Err(error) if register => log::warn!("{error}: it is added when it registers"),
+            Err(error) => return Err(error),
+        }
+    }
+    view.stores = members;
+    Ok(stores)
+}
+
 /// Takes a store over, and retries for a short time.
 fn join_one(
     id: StoreId,
     address: &Address,
     options: &SessionOptions,
     epoch: u64,
+    limit: Duration,
 ) -> Result<PoolStore, StoresError> {
-    let give_up = Instant::now() + JOIN_TIMEOUT;
+    let give_up = Instant::now() + limit;
     let owned = loop {
         match OwnedStore::join(id, address, options, epoch) {
             Err(_) if Instant::now() < give_up => std::thread::sleep(JOIN_PAUSE),

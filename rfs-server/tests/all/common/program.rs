@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
 };
 
 use rdmabox::RemoteAddr;
@@ -41,6 +41,11 @@ impl Running {
         let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().starts_with("ready:")), "it has not started");
         running
+    }
+
+    /// Waits for the end of the program, and returns its status.
+    pub fn end(mut self) -> ExitStatus {
+        self.0.wait().unwrap()
     }
 
     pub fn signal(&self, signal: &str) {
