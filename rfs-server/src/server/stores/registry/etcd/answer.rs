@@ -51,9 +51,17 @@ pub(super) struct RangeAnswer {
 }
 
 impl RangeAnswer {
-    pub(super) fn into_listing(self) -> Listing {
+    /// Returns the entries.
+    ///
+    /// # Errors
+    /// The answer has no revision, which etcd always has.
+    pub(super) fn into_listing(self) -> Result<Listing, KeyStoreError> {
+        let revision = self.header.revision.0;
+        if revision < 1 {
+            return Err(KeyStoreError::Away("its answer has no revision".into()));
+        }
         let entries = self.kvs.into_iter().filter_map(KeyValue::into_entry).collect();
-        Listing { revision: self.header.revision.0, entries }
+        Ok(Listing { revision, entries })
     }
 }
 
@@ -238,7 +246,7 @@ mod tests {
             "create_revision":"2","mod_revision":"2","version":"1","value":"aGk=","lease":"77"}],"count":"1"}"#;
         let entry = Entry { key: "/a".into(), value: b"hi".to_vec(), revision: 2, lease: Lease(77) };
         let listing = Listing { revision: 2, entries: vec![entry.clone()] };
-        assert_eq!(parse::<RangeAnswer>(range).unwrap().into_listing(), listing);
+        assert_eq!(parse::<RangeAnswer>(range).unwrap().into_listing(), Ok(listing));
         let done = br#"{"header":{"revision":"3"},"succeeded":true,"responses":[{"response_put":{}}]}"#;
         assert_eq!(parse::<TxnAnswer>(done).unwrap().revision(), Ok(Some(3)));
         let refused = br#"{"header":{"revision":"3"},"responses":[{"response_range":{"count":"1"}}]}"#;
@@ -275,6 +283,8 @@ mod tests {
             &b""[..],
             b"null",
             b"[]",
+            b"{}",
+            b"{\"header\":{\"revision\":\"-1\"}}",
             b"{\"kvs\":[{\"key\":\"!!\"}]}",
             b"{\"kvs\":[{\"key\":\"L2E\"}]}",
             b"{\"kvs\":[{\"mod_revision\":\"99999999999999999999\"}]}",
@@ -282,14 +292,16 @@ mod tests {
             b"{\"header\":{\"revision\":\"x\"}}",
             &deep,
         ] {
-            assert!(parse::<RangeAnswer>(wrong).is_err(), "{:?}", wrong.escape_ascii().to_string());
+            let listing = parse::<RangeAnswer>(wrong).and_then(RangeAnswer::into_listing);
+            assert!(listing.is_err(), "{}", wrong.escape_ascii());
             read_as_all(wrong);
         }
         assert!(parse::<TxnAnswer>(b"{\"succeeded\":true}").unwrap().revision().is_err());
         assert!(parse::<LeaseAnswer>(b"{}").unwrap().granted().is_err());
         assert!(parse::<LeaseAnswer>(b"{\"ID\":1,\"error\":\"full\"}").unwrap().granted().is_err());
-        let no_text = b"{\"kvs\":[{\"key\":\"/w==\",\"value\":\"\"}]}";
-        assert_eq!(parse::<RangeAnswer>(no_text).unwrap().into_listing(), Listing::default());
+        let no_text = b"{\"header\":{\"revision\":1},\"kvs\":[{\"key\":\"/w==\",\"value\":\"\"}]}";
+        let empty = Listing { revision: 1, entries: Vec::new() };
+        assert_eq!(parse::<RangeAnswer>(no_text).unwrap().into_listing(), Ok(empty));
     }
 
     proptest! {

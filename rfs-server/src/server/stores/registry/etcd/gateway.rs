@@ -120,7 +120,7 @@ impl KeyStore for Gateway {
 
     fn list(&self, prefix: &str) -> Result<Listing, KeyStoreError> {
         let range = json!({ "key": encode(prefix), "range_end": encode(end_of(prefix)) });
-        Ok(self.ask::<RangeAnswer>("/v3/kv/range", &range)?.into_listing())
+        self.ask::<RangeAnswer>("/v3/kv/range", &range)?.into_listing()
     }
 
     fn put_if(&self, guards: &[Guard<'_>], puts: &[Put<'_>]) -> Result<Option<i64>, KeyStoreError> {
@@ -184,5 +184,80 @@ impl KeyStore for Gateway {
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        net::{TcpListener, TcpStream},
+        thread,
+        time::Instant,
+    };
+
+    use super::*;
+
+    /// Returns the gateway of a program that answers each connection so.
+    fn answered_by(answer: impl Fn(TcpStream) + Send + 'static) -> Gateway {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        thread::spawn(move || listener.incoming().flatten().for_each(&answer));
+        Gateway::new(&[url.parse().expect("a URL")])
+    }
+
+    /// Reads a part of the request, and sends a text.
+    fn send(mut stream: &TcpStream, text: &str) -> bool {
+        let mut request = [0; 1024];
+        let _ = stream.read(&mut request);
+        stream.write_all(text.as_bytes()).is_ok()
+    }
+
+    #[test]
+    fn a_program_that_is_no_etcd_is_away() {
+        for answer in [
+            "",
+            "nonsense\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhallo",
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+            "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n{}",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
+            "HTTP/1.1 301 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        ] {
+            let gateway = answered_by(move |stream| _ = send(&stream, answer));
+            let listed = gateway.list("/rdmabox/p/");
+            assert!(matches!(listed, Err(KeyStoreError::Away(_))), "{answer:?}: {listed:?}");
+            let ended = gateway.watch("/rdmabox/p/", 1, &mut |_| ControlFlow::Continue(()));
+            assert!(matches!(ended, Err(KeyStoreError::Away(_))), "{answer:?}: {ended:?}");
+        }
+        let nothing_there = Gateway::new(&["http://127.0.0.1:1".parse().expect("a URL")]);
+        assert!(matches!(nothing_there.keep_alive(Lease(1)), Err(KeyStoreError::Away(_))));
+    }
+
+    /// Answers that do not end are cut off, by time or by length.
+    #[test]
+    fn a_silent_or_endless_answer_has_an_end() {
+        let begin = Instant::now();
+        let silent = answered_by(|stream| {
+            thread::spawn(move || {
+                thread::sleep(Duration::from_secs(30));
+                drop(stream);
+            });
+        });
+        assert!(matches!(silent.list("/"), Err(KeyStoreError::Away(_))));
+        let endless = answered_by(|stream| {
+            thread::spawn(move || {
+                let mut goes_on = send(&stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"kvs\":\"");
+                let part = "a".repeat(1 << 16);
+                while goes_on {
+                    goes_on = (&stream).write_all(part.as_bytes()).is_ok();
+                }
+            });
+        });
+        assert!(matches!(endless.list("/"), Err(KeyStoreError::Away(_))));
+        let ended = endless.watch("/", 1, &mut |_| ControlFlow::Continue(()));
+        assert!(matches!(ended, Err(KeyStoreError::Away(_))), "{ended:?}");
+        assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
     }
 }

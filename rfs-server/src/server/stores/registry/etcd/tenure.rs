@@ -93,7 +93,7 @@ impl Tenure {
             match self.try_take(now) {
                 Ok(Some(view)) => return Ok(view),
                 // Another server was faster: look again.
-                Ok(None) => {}
+                Ok(None) => sleep(self.pause),
                 Err(RegistryError::Away { place, reason }) if Instant::now() >= give_up => {
                     return Err(RegistryError::NoStart { place, reason });
                 }
@@ -111,10 +111,11 @@ impl Tenure {
 
     fn try_take(&self, now: u64) -> Result<Option<PoolView>, RegistryError> {
         let mut found = self.look()?;
-        if let Some((other, lease)) = &found.server {
-            self.wait_for_end(other, *lease)?;
+        if let Some((other, lease)) = found.server.take() {
+            self.wait_for_end(&other, lease)?;
             found = self.look()?;
-            if found.server.is_some() {
+            // A record that outlives its lease was not written by a server.
+            if found.server.as_ref().is_some_and(|(_, present)| *present != lease) {
                 return Ok(None);
             }
         }
@@ -159,28 +160,19 @@ impl Tenure {
         self.refuse_if_taken()?;
         // The second attempt is for a lease or a view that was lost without notice.
         for _ in 0..2 {
-            let Some(held) = state.held.filter(|_| state.is_settled) else {
+            if !state.is_settled {
                 self.reclaim(state)?;
-                continue;
-            };
-            match self.put_view(held, view) {
-                Ok(Some(revision)) => {
-                    state.held = Some(Held { view: revision, ..held });
-                    state.view = view.clone();
-                    return Ok(());
-                }
-                Ok(None) => state.is_settled = false,
-                Err(error) => {
-                    state.is_settled = false;
-                    return Err(error);
-                }
+            }
+            let held = state.held.ok_or_else(|| self.contended())?;
+            state.is_settled = false;
+            if let Some(revision) = self.put_view(held, view)? {
+                state.held = Some(Held { view: revision, ..held });
+                state.view = view.clone();
+                state.is_settled = true;
+                return Ok(());
             }
         }
-        let held = state.held.filter(|_| state.is_settled).ok_or_else(|| self.contended())?;
-        let revision = self.put_view(held, view)?.ok_or_else(|| self.contended())?;
-        state.held = Some(Held { view: revision, ..held });
-        state.view = view.clone();
-        Ok(())
+        Err(self.contended())
     }
 
     /// Keeps the lease alive, and writes what was not settled. Returns the health then.
