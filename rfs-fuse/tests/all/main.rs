@@ -13,10 +13,10 @@ mod data {
     mod bytes;
     mod checksum;
     mod direct;
-    mod etcd;
     mod exerciser;
     mod files;
     mod reads;
+    mod registry;
     mod space;
     mod stores;
     mod writes;
