@@ -254,6 +254,12 @@ impl Client {
         self.calls.remote.epochs().newest.0.into()
     }
 
+    /// Returns true if a next process can continue the session: this client places appended bytes
+    /// itself, so that it can tell how far an append came.
+    pub fn can_be_continued(&self) -> bool {
+        self.mount.is_some() && self.appends.are_one_sided()
+    }
+
     /// Returns true if the export has checksums.
     pub fn has_checksums(&self) -> bool {
         self.has_checksums

@@ -59,6 +59,9 @@ pub use metadata::{
     xattr::Xattrs,
 };
 pub use recalls::{RecallHandler, Recalls, pages::PageHolds};
+pub use remote::kept::{
+    Counter, InScope, KEPT_FORMAT, KeptState, KeptStateError, RequestScope, is_repeated_request,
+};
 pub use remote::{
     CallOptions, Epochs, Remote, ReplyWait, Status,
     address::{Epoch, Place, Region},

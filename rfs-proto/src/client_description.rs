@@ -32,6 +32,10 @@ pub struct ClientDescription {
     /// Transport of the session, and why it is this one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub transport: String,
+    /// The mount outlives the process: the next process takes the session over. The server then
+    /// keeps the session for the usual time, also if it sees the end of the process.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub outlives_process: bool,
 }
 
 impl ClientDescription {
@@ -44,6 +48,7 @@ impl ClientDescription {
             mount_point: cut(&self.mount_point),
             transport: cut(&self.transport),
             user: *user,
+            outlives_process: self.outlives_process,
             ..ClientDescription::default()
         };
         let object = serde_json::to_string(&object).unwrap_or_default();
@@ -95,6 +100,7 @@ mod tests {
             user: Some(1000),
             mount_point: "/mnt/a {b}\"".into(),
             transport: "TCP via tcp:h:1 (not shared memory: another host)".into(),
+            outlives_process: true,
         }
     }
 

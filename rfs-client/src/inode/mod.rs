@@ -19,7 +19,10 @@ pub(crate) mod table;
 pub(crate) mod visible_attrs;
 pub(crate) mod write_times;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+};
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use rfs_proto::Attr;
@@ -42,6 +45,7 @@ use crate::{
         write_times::WriteTimes,
     },
     remote::address::Epoch,
+    remote::kept::{Counter, Row},
 };
 
 const NO_SLOT: u32 = u32::MAX;
@@ -111,6 +115,8 @@ pub(crate) struct Inode {
     pub(crate) locks: LockState,
     /// Last read that counts as an access.
     pub(crate) access: Access,
+    /// Row in the kept state of the mount, if its state is kept.
+    pub(crate) row: OnceLock<Row>,
 }
 
 impl Inode {
@@ -141,6 +147,7 @@ impl Inode {
             told_attrs: ToldAttrs::default(),
             locks: LockState::default(),
             access: Access::default(),
+            row: OnceLock::new(),
         }
     }
 
@@ -207,6 +214,17 @@ impl Inode {
     }
 
     pub(crate) fn set_slot(&self, slot: u32) {
-        self.slot.store(slot, Ordering::Relaxed);
+        if self.slot.swap(slot, Ordering::Relaxed) != slot
+            && let Some(row) = self.row.get()
+        {
+            row.set_slot(slot);
+        }
+    }
+
+    /// Notes a change of a counter in the kept state, if there is one.
+    pub(crate) fn note(&self, counter: Counter, amount: i64) {
+        if let Some(row) = self.row.get() {
+            row.count(counter, amount);
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! Any thread. The table's lock is never held over another lock, except over that of its aliases.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
@@ -21,6 +21,7 @@ use crate::{
         orphans::Orphans,
         size::RecallPeriod,
     },
+    remote::kept::{Counter, KeptState, Row},
 };
 
 /// The inodes that the caller references.
@@ -42,6 +43,8 @@ pub(crate) struct InodeTable {
     recalls: RecallPeriod,
     orphans: Orphans,
     sharing: Sharing,
+    /// State that outlives this process, if the mount does.
+    kept: OnceLock<Arc<KeptState>>,
 }
 
 impl InodeTable {
@@ -59,20 +62,51 @@ impl InodeTable {
         if let Some(inode) = self.inodes.read().get(&ino) {
             // A removal needs the write lock, so none can be in progress.
             inode.references.fetch_add(1, Ordering::Relaxed);
+            inode.note(Counter::References, 1);
             return inode.clone();
         }
         let mut inodes = self.inodes.write();
-        let inode = inodes.entry(ino).or_insert_with(|| Arc::new(Inode::new(ino)));
+        let inode = inodes.entry(ino).or_insert_with(|| Arc::new(self.new_inode(ino)));
         inode.references.fetch_add(1, Ordering::Relaxed);
+        inode.note(Counter::References, 1);
         inode.clone()
+    }
+
+    fn new_inode(&self, ino: u64) -> Inode {
+        let inode = Inode::new(ino);
+        if let Some(row) = self.kept.get().and_then(|kept| Row::add(kept, ino)) {
+            inode.row.get_or_init(|| row);
+        }
+        inode
+    }
+
+    /// Keeps the state of all inodes from now on, except that of the root directory, which the
+    /// caller always references.
+    pub(crate) fn keep_state(&self, kept: &Arc<KeptState>) {
+        // The state is set once, before the first request.
+        let _ = self.kept.set(Arc::clone(kept));
+    }
+
+    /// Returns the kept state, if there is one.
+    pub(crate) fn kept(&self) -> Option<&Arc<KeptState>> {
+        self.kept.get()
+    }
+
+    /// Adds an inode of the previous process.
+    pub(crate) fn restore(&self, inode: Inode) -> Arc<Inode> {
+        let inode = Arc::new(inode);
+        self.inodes.write().insert(inode.ino, Arc::clone(&inode));
+        inode
     }
 
     /// Returns references. Forgets the inode with the last one.
     pub(crate) fn release(&self, ino: u64, count: u64) {
         let mut inodes = self.inodes.write();
         let Some(inode) = inodes.get(&ino) else { return };
-        let left = inode.references.load(Ordering::Relaxed).saturating_sub(count);
+        let before = inode.references.load(Ordering::Relaxed);
+        let left = before.saturating_sub(count);
         inode.references.store(left, Ordering::Relaxed);
+        inode.note(Counter::References, -((before - left) as i64));
         if left == 0 {
             let unlinked = inode.is_unlinked();
             inodes.remove(&ino);

@@ -25,6 +25,7 @@ use crate::{
     error::ClientError,
     inode::{Inode, size::LayoutId, table::InodeTable},
     io::{checksum_write::ServerWrites, write::Writes},
+    remote::kept::current,
     remote::{
         Remote,
         address::Epoch,
@@ -137,6 +138,10 @@ impl Appends {
         if data.is_empty() {
             return Ok(self.records.look(&inode)?.size);
         }
+        let previous = current().and_then(|request| request.previous_append());
+        if previous.is_none() {
+            self.await_previous_appends();
+        }
         // The word in the record tells sessions apart, not threads, so this session appends once at
         // a time.
         let _turn = inode.append.lock();
@@ -145,6 +150,9 @@ impl Appends {
             inode.pages.recalled();
             self.times.was_written(&inode);
             return Ok(offset);
+        }
+        if let Some((offset, hold)) = previous {
+            return self.finish_append(&inode, issued_epoch, (offset, hold), data);
         }
         for _ in 0..TRIES {
             let hold = record::appender(
@@ -171,6 +179,44 @@ impl Appends {
             }
         }
         Err(ClientError::Unstable)
+    }
+
+    /// Returns true if the session places the bytes itself.
+    pub(crate) fn are_one_sided(&self) -> bool {
+        matches!(self.mode, AppendMode::OneSided)
+    }
+
+    /// Blocks until the appends are finished that a previous process of this mount had begun.
+    fn await_previous_appends(&self) {
+        let Some(kept) = self.inodes.kept() else { return };
+        let give_up = Instant::now() + self.wait_limit;
+        while kept.has_previous_appends() && Instant::now() < give_up {
+            thread::sleep(FIRST_PAUSE);
+        }
+    }
+
+    /// Finishes an append that a previous process of this mount had begun at `offset`, under the
+    /// lock `hold`. The bytes, the size and the release of the lock come in this order. So without
+    /// the lock the append is whole, or a truncation has come after it.
+    fn finish_append(
+        &self,
+        inode: &Inode,
+        issued_epoch: Epoch,
+        (offset, hold): (u64, u64),
+        data: &[u8],
+    ) -> Result<u64, ClientError> {
+        let place = self.records.field_of(inode, record::APPENDER)?;
+        let mut old = 0;
+        self.remote.execute(&mut [Op::CompareSwap { place, compare: hold, swap: hold, old: &mut old }])?;
+        if old == hold {
+            let end = offset.saturating_add(data.len() as u64);
+            let placed = self.place_again(inode, issued_epoch, (offset, end), 0, data);
+            self.release_append_lock(inode, hold)?;
+            placed?;
+        }
+        inode.pages.recalled();
+        self.times.stamp(inode)?;
+        Ok(offset)
     }
 
     /// Takes the append lock, and returns the record as of that moment.
@@ -250,6 +296,9 @@ impl Appends {
             return Ok(None);
         }
         inode.locks.check_guards(issued_epoch)?;
+        if let Some(request) = current() {
+            request.note_append(offset, hold);
+        }
         let floor = match self.place_and_release(inode, hold, (offset, end), &parts)? {
             Placed::AtEnd(now) => (now.generation != generation).then_some(end),
             Placed::InGrownFile(size, now) => self.raise_to(inode, of, (size, end), now, &parts)?,

@@ -20,10 +20,12 @@ use crate::{
     cache::changes::Effect,
     error::ClientError,
     inode::{
+        Inode,
         locks::held::{Claim, LockKey},
         table::InodeTable,
     },
     metadata::open::OpenFiles,
+    remote::kept::KeptLock,
     remote::{CallOptions, Remote, ReplyWait},
     requests::{
         cache_rules::CacheRules,
@@ -95,7 +97,15 @@ impl Locks {
     pub fn lock(&self, wanted: &LockRequest, ticket: Option<u64>) -> Result<LockOutcome, ClientError> {
         let LockRequest { ino, owner, class, kind, range, pid, .. } = *wanted;
         let inode = self.inodes.opened(ino)?;
-        let claim = inode.locks.held.lock().asks(lock_key(wanted));
+        let waits = ticket.map(|ticket| kept_lock(ino, lock_key(wanted), Some(ticket)));
+        let claim = {
+            let mut held = inode.locks.held.lock();
+            if let Some(kept) = self.inodes.kept() {
+                kept.add_lock(&kept_lock(ino, lock_key(wanted), None));
+                waits.iter().for_each(|lock| kept.add_lock(lock));
+            }
+            held.asks(lock_key(wanted))
+        };
         let reply = self.calls.call(&Request::Lock { ino, owner, class, kind, range, pid, ticket });
         let refused = match &reply {
             // These replies change no lock.
@@ -106,6 +116,12 @@ impl Locks {
             _ => false,
         };
         inode.locks.held.lock().answered(claim, !refused);
+        self.keep_locks(&inode);
+        if let (Some(kept), Some(lock), false) =
+            (self.inodes.kept(), waits, matches!(reply, Ok(Reply::Waits)))
+        {
+            kept.remove_lock(&lock);
+        }
         match reply? {
             Reply::Locked(locked) => Ok(LockOutcome::Locked { void: self.locked(ino, locked)? }),
             Reply::Waits => Ok(LockOutcome::Queued),
@@ -126,7 +142,14 @@ impl Locks {
     /// [`LockOutcome::Locked::void`].
     pub fn granted(&self, wanted: &LockRequest, outcome: Result<Locked, Errno>) -> Result<bool, ClientError> {
         let locked = outcome?;
-        self.inodes.opened(wanted.ino)?.locks.held.lock().has(lock_key(wanted));
+        let inode = self.inodes.opened(wanted.ino)?;
+        {
+            let mut held = inode.locks.held.lock();
+            if let Some(kept) = self.inodes.kept() {
+                kept.add_lock(&kept_lock(wanted.ino, lock_key(wanted), None));
+            }
+            held.has(lock_key(wanted));
+        }
         self.locked(wanted.ino, locked)
     }
 
@@ -139,7 +162,10 @@ impl Locks {
         let (epoch, wait) = (Some(self.remote.epochs().newest), ReplyWait::Cancellable(cancel));
         self.remote.call(&out, &mut back, CallOptions { epoch, wait, ..CallOptions::default() })?;
         match decode_reply(&back)? {
-            Reply::Grants(granted) => Ok(Some(granted)),
+            Reply::Grants(granted) => {
+                granted.iter().for_each(|granted| self.ends_waiting(granted.ticket));
+                Ok(Some(granted))
+            }
             Reply::AskAgain => Ok(None),
             Reply::Error(errno) => Err(errno.into()),
             _ => wrong_kind(),
@@ -158,6 +184,8 @@ impl Locks {
         if let (Some(inode), Some(claims)) = (inode, claims) {
             let mut held_locks = inode.locks.held.lock();
             claims.into_iter().for_each(|claim: Claim| held_locks.answered(claim, unlocked.is_err()));
+            drop(held_locks);
+            self.keep_locks(&inode);
         }
         unlocked
     }
@@ -165,6 +193,7 @@ impl Locks {
     /// Withdraws a waiting request. Returns false if that came too late: its outcome is among the
     /// [grants](Self::grants).
     pub fn stop_waiting(&self, ticket: u64) -> Result<bool, ClientError> {
+        self.ends_waiting(ticket);
         self.ticket_done(&Request::StopWaiting { ticket })
     }
 
@@ -172,6 +201,23 @@ impl Locks {
     /// [`stop_waiting`](Self::stop_waiting) does.
     pub fn insist(&self, ticket: u64) -> Result<bool, ClientError> {
         self.ticket_done(&Request::Insist { ticket })
+    }
+
+    /// Notes that a request does not wait any more.
+    fn ends_waiting(&self, ticket: u64) {
+        if let Some(kept) = self.inodes.kept() {
+            kept.remove_locks(|lock| lock.ticket == Some(ticket));
+        }
+    }
+
+    /// Removes the kept locks of an inode that this client does not hold.
+    fn keep_locks(&self, inode: &Inode) {
+        let Some(kept) = self.inodes.kept() else { return };
+        let held = inode.locks.held.lock();
+        kept.remove_locks(|lock| {
+            let key = LockKey { handle: lock.handle, owner: lock.owner, class: lock.class };
+            lock.ino == inode.ino && lock.ticket.is_none() && !held.contains(key)
+        });
     }
 
     fn ticket_done(&self, request: &Request<'_>) -> Result<bool, ClientError> {
@@ -219,7 +265,11 @@ impl Locks {
         inode.locks.begin_unlock();
         let gone = inode.locks.held.lock().take(|held| held.handle == handle);
         self.inodes.releases();
+        let any = !gone.is_empty();
         let unlocked = self.unlock_all(ino, gone);
+        if any {
+            self.keep_locks(&inode);
+        }
         inode.locks.end_unlock();
         unlocked
     }
@@ -261,7 +311,12 @@ impl Locks {
     fn unlock_those(&self, ino: u64, hit: impl Fn(&LockKey) -> bool) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
         let gone = inode.locks.held.lock().take(hit);
-        self.unlock_all(ino, gone)
+        let any = !gone.is_empty();
+        let unlocked = self.unlock_all(ino, gone);
+        if any {
+            self.keep_locks(&inode);
+        }
+        unlocked
     }
 
     fn unlock_all(&self, ino: u64, mut gone: Vec<LockKey>) -> Result<(), ClientError> {
@@ -277,6 +332,10 @@ impl Locks {
         }
         outcome
     }
+}
+
+fn kept_lock(ino: u64, LockKey { handle, owner, class }: LockKey, ticket: Option<u64>) -> KeptLock {
+    KeptLock { ino, handle, owner, class, ticket }
 }
 
 fn lock_key(&LockRequest { handle, owner, class, .. }: &LockRequest) -> LockKey {

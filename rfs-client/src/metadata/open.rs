@@ -16,13 +16,17 @@ use rfs_proto::{Attr, Errno, Marks, Opened, Reply, Request};
 use crate::{
     cache::recall_log::RequestTime,
     error::ClientError,
-    inode::{Inode, Opens, layout::LayoutCache, size::LookStart, table::InodeTable, write_times::WriteTimes},
+    inode::{
+        AtServer, Inode, Opens, layout::LayoutCache, size::LookStart, table::InodeTable,
+        write_times::WriteTimes,
+    },
     metadata::{
         access_times::AccessReports,
         attributes::Attributes,
         names::{Creator, check_name},
     },
     remote::Remote,
+    remote::kept::{Counter, current},
     requests::{
         TRIES,
         cache_rules::CacheRules,
@@ -98,6 +102,7 @@ impl OpenFiles {
         match opened {
             Ok(attr) => {
                 opens.local += 1;
+                inode.note(Counter::Opens, 1);
                 Ok(attr)
             }
             Err(e) => {
@@ -170,6 +175,7 @@ impl OpenFiles {
         match adopted {
             Ok(attr) => {
                 opens.local += 1;
+                inode.note(Counter::Opens, 1);
                 Ok(attr)
             }
             Err(e) => {
@@ -223,10 +229,20 @@ impl OpenFiles {
         {
             let mut at_server = inode.at_server.lock();
             at_server.opens += 1;
+            inode.note(Counter::AtServer, 1);
+            if write && !at_server.to_write {
+                inode.note(Counter::ToWrite, 1);
+            }
             at_server.to_write |= write;
         }
         if shared {
             inode.shared.begin(self.inodes.sharing());
+        }
+        if current().is_some_and(|request| request.is_repeated()) {
+            // The layout may be older than a recall that the previous process has obeyed.
+            inode.forget_layout();
+            inode.open.store(true, Ordering::Release);
+            return Ok(inode.with_pending(attr));
         }
         self.caching.answered(since, inode, &attr);
         if opens.local == 0 || inode.layout.read().epoch() != look.epoch {
@@ -264,6 +280,7 @@ impl OpenFiles {
         }
         let mut outcome = self.times.publish_time(&inode, WriteTimes::take_pending);
         opens.local -= 1;
+        inode.note(Counter::Opens, -1);
         if opens.local == 0 {
             // Reads and writes have ended when the server may give the space to another file.
             let _exclusive = inode.exclusive();
@@ -272,7 +289,9 @@ impl OpenFiles {
             inode.shared.end(self.inodes.sharing());
             inode.layout.write().clear(0);
             outcome = outcome.and(self.accesses.tell_access(&inode));
-            let opens = std::mem::take(&mut *inode.at_server.lock()).opens;
+            let AtServer { opens, to_write } = std::mem::take(&mut *inode.at_server.lock());
+            inode.note(Counter::AtServer, -i64::from(opens));
+            inode.note(Counter::ToWrite, -i64::from(to_write));
             for _ in 0..opens {
                 // Only a query of the free space waits for this call.
                 outcome = outcome.and(self.calls.start(&Request::Close { ino }));

@@ -5,7 +5,7 @@
 //! # Concurrency
 //! The calling thread.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use rdmabox::{Address, RequestError, Session, SessionOptions, StartedReply};
 use rfs_proto::{Attached, Errno, Identity, InUse, Reply, decode_reply, record};
@@ -14,6 +14,7 @@ use crate::{
     client::{Attachment, Client},
     error::ClientError,
     inode::access::AccessTimes,
+    remote::kept::KeptState,
     remote::{
         CallOptions, Remote,
         address::{Region, RegionBounds},
@@ -21,7 +22,7 @@ use crate::{
         checksums::Checksums,
     },
     session::{
-        handshake::{AttachReply, attach_session},
+        handshake::{AttachReply, SESSION_END_TIMEOUT, attach_session},
         options::{AttachError, AttachOptions},
         reattach::{Reattacher, random_identity},
         reclaim::StateReclaimer,
@@ -43,6 +44,41 @@ fn log_failure(outcome: Result<&[u8], RequestError>) {
     }
 }
 
+/// Notes a session in the kept state. Refuses a session that does not continue the one of the
+/// previous process.
+fn keep_session(kept: &KeptState, mount: Option<Identity>, attached: &Attached) -> Result<(), ClientError> {
+    match (kept.is_taken_over(), mount) {
+        (true, _) => {
+            let (_, memory, session) = kept.session();
+            if attached.resumed && attached.session == session && attached.memory == memory {
+                return Ok(());
+            }
+            Err(ClientError::Protocol("the server has given up the session of the previous process"))
+        }
+        (false, Some(mount)) => {
+            kept.set_session(mount, attached.memory, attached.session);
+            Ok(())
+        }
+        (false, None) => Ok(()),
+    }
+}
+
+/// Returns the reason for which there is no client.
+fn attach_error(address: Address, attach: &AttachOptions, source: ClientError) -> AttachError {
+    let export = || attach.export.clone();
+    match source {
+        ClientError::Errno(Errno::ENOENT) => AttachError::Export { address, export: export() },
+        ClientError::Errno(Errno::EACCES) => AttachError::Key { address, export: export() },
+        ClientError::Errno(Errno::EROFS) if attach.exclusive => AttachError::ReadOnlyKey { address },
+        ClientError::Unchecked => AttachError::Unchecked { address, export: export() },
+        ClientError::InUse(InUse { alone: true, .. }) => AttachError::Taken { address, export: export() },
+        ClientError::InUse(InUse { sessions, .. }) => {
+            AttachError::NotAlone { address, export: export(), sessions }
+        }
+        source => AttachError::Attach { address, source },
+    }
+}
+
 /// The identity of the mount, and the limit of a wait for another client.
 #[derive(Clone, Copy)]
 struct Limits {
@@ -57,44 +93,78 @@ impl Client {
         options: &SessionOptions,
         attach: &AttachOptions,
     ) -> Result<Client, AttachError> {
+        Client::connect_as(address, options, attach, None)
+    }
+
+    /// Connects as [`connect`](Self::connect), and keeps the state of the mount in `kept`. If a
+    /// previous process has written it, continues the session of that process. `repeated` are the
+    /// kernel's numbers of the requests that the kernel has sent again.
+    ///
+    /// # Errors
+    /// The server has given the session of the previous process up, among others.
+    pub fn connect_kept(
+        address: &Address,
+        options: &SessionOptions,
+        attach: &AttachOptions,
+        (kept, repeated): (&Arc<KeptState>, &HashSet<u64>),
+    ) -> Result<Client, AttachError> {
+        Client::connect_as(address, options, attach, Some((kept, repeated)))
+    }
+
+    fn connect_as(
+        address: &Address,
+        options: &SessionOptions,
+        attach: &AttachOptions,
+        kept: Option<(&Arc<KeptState>, &HashSet<u64>)>,
+    ) -> Result<Client, AttachError> {
+        let previous = kept.filter(|(kept, _)| kept.is_taken_over()).map(|(kept, _)| kept.session());
+        let attach = &AttachOptions { outlives_process: kept.is_some(), ..attach.clone() };
         let mut options = options.clone();
         options.started_reply = Some(StartedReply::new(log_failure));
         let options = &options;
         let session = Session::connect(address, options)?;
-        let mount = if attach.reconnects { Some(random_identity()?) } else { None };
+        let mount = match previous {
+            Some((mount, ..)) => Some(mount),
+            None if attach.reconnects => Some(random_identity()?),
+            None => None,
+        };
+        let busy = if previous.is_some() { SESSION_END_TIMEOUT } else { attach.busy_timeout };
         let limits = Limits { mount, wait_limit: options.operation_timeout };
         let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
-        let attached = attach_session(call, session.description(), attach, mount, attach.busy_timeout);
+        let attached = attach_session(call, session.description(), attach, mount, busy);
         let address = address.clone();
         let attached = attached.and_then(|reply| {
+            if let Some((kept, _)) = kept {
+                keep_session(kept, mount, &reply.attached)?;
+            }
             let first: Arc<dyn Remote> =
                 Arc::new(AttachedSession::new(Arc::clone(&session), &reply.attached));
             let Some(mount) = mount else { return attached_client(first, attach, reply, limits) };
             let factory = Reattacher::new(&address, options, attach, mount);
             let (timeout, factory) = (options.operation_timeout, Box::new(factory));
-            let remote = ReconnectingSession::new(first, &reply.attached, timeout, factory);
+            let state = kept.map(|(kept, _)| Arc::clone(kept));
+            let remote = ReconnectingSession::new(first, &reply.attached, timeout, factory, state);
             let remote = remote.map_err(|_| ClientError::Errno(Errno::EAGAIN))?;
             let client = attached_client(remote.clone(), attach, reply, limits);
             let client = client.inspect_err(|_| remote.close())?;
             let (caching, session) = (Arc::clone(&client.caching), Arc::clone(&client.session));
             remote.set_reclaimer(Box::new(StateReclaimer { caching, session }));
+            if let Some((kept, repeated)) = kept {
+                client.caching.inodes.keep_state(kept);
+                if kept.is_taken_over()
+                    && let Err(e) = remote.repeat_kept_calls(|unique| repeated.contains(&unique))
+                {
+                    // The next attempt needs the session, which a client ends when it is dropped.
+                    std::mem::forget(client);
+                    return Err(e.into());
+                }
+                client.continue_from(kept);
+            }
             Ok(client)
         });
-        attached.inspect_err(|_| session.close(options.operation_timeout)).map_err(|source| match source {
-            ClientError::Errno(Errno::ENOENT) => {
-                AttachError::Export { address, export: attach.export.clone() }
-            }
-            ClientError::Errno(Errno::EACCES) => AttachError::Key { address, export: attach.export.clone() },
-            ClientError::Errno(Errno::EROFS) if attach.exclusive => AttachError::ReadOnlyKey { address },
-            ClientError::Unchecked => AttachError::Unchecked { address, export: attach.export.clone() },
-            ClientError::InUse(InUse { alone: true, .. }) => {
-                AttachError::Taken { address, export: attach.export.clone() }
-            }
-            ClientError::InUse(InUse { sessions, .. }) => {
-                AttachError::NotAlone { address, export: attach.export.clone(), sessions }
-            }
-            source => AttachError::Attach { address, source },
-        })
+        attached
+            .inspect_err(|_| session.close(options.operation_timeout))
+            .map_err(|source| attach_error(address, attach, source))
     }
 
     /// Attaches over a session that is up; closes it if that fails.

@@ -41,11 +41,11 @@ pub(crate) struct AttachReply {
 pub(crate) fn attach_session(
     call: impl Fn(&[u8], &mut Vec<u8>) -> Result<(), RequestError>,
     transport: String,
-    AttachOptions { export, caches, exclusive, mount_point, .. }: &AttachOptions,
+    AttachOptions { export, caches, exclusive, mount_point, outlives_process, .. }: &AttachOptions,
     mount: Option<Identity>,
     busy_timeout: Duration,
 ) -> Result<AttachReply, ClientError> {
-    let client = description(mount_point.clone(), transport).to_text();
+    let client = description(mount_point.clone(), transport, *outlives_process).to_text();
     let request = Request::Attach {
         version: VERSION,
         client: &client,
@@ -83,7 +83,7 @@ pub(crate) fn attach_session(
 }
 
 /// Describes this process to the server.
-fn description(mount_point: String, transport: String) -> ClientDescription {
+fn description(mount_point: String, transport: String, outlives_process: bool) -> ClientDescription {
     ClientDescription {
         program: format!("rfs-fuse {}", env!("CARGO_PKG_VERSION")),
         pid: Some(std::process::id()),
@@ -91,6 +91,7 @@ fn description(mount_point: String, transport: String) -> ClientDescription {
         user: Some(rustix::process::geteuid().as_raw()),
         mount_point,
         transport,
+        outlives_process,
     }
 }
 

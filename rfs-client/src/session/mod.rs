@@ -1,6 +1,7 @@
 //! Sessions of the client: attaching, reconnecting, reclaiming, detaching.
 
 pub(crate) mod attach;
+mod continuation;
 pub(crate) mod detach;
 pub(crate) mod handshake;
 pub(crate) mod options;

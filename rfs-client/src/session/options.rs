@@ -28,6 +28,8 @@ pub struct AttachOptions {
     pub reconnects: bool,
     /// The directory that the caller serves, for the server's status; empty if there is none.
     pub mount_point: String,
+    /// True if the next process takes the session over when this process ends.
+    pub outlives_process: bool,
 }
 
 /// The reason why there is no client.

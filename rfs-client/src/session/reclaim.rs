@@ -30,6 +30,7 @@ use crate::{
         layout::{LayoutCache, validate},
         orphans::ANNOUNCEMENT,
     },
+    remote::kept::Counter,
     remote::{CallOptions, Remote, ReplyWait, address::Epoch, messages::call_on},
     requests::cache_rules::CacheRules,
     session::reconnect::reconnect_thread::Reclaimer,
@@ -154,6 +155,7 @@ fn reopen(
     let closed = {
         let mut at_server = inode.at_server.lock();
         let closed = at_server.opens == 0;
+        inode.note(Counter::AtServer, i64::from(!closed) - i64::from(at_server.opens));
         at_server.opens = u32::from(!closed);
         closed
     };

@@ -268,6 +268,12 @@ pub struct Args {
     #[arg(long, help_heading = "Session")]
     no_return: bool,
 
+    /// Have the mount outlive its program: if the program is killed or crashes, the next one
+    /// continues within a second, with all open files and locks. `rfs-fuse upgrade` replaces the
+    /// program of such a mount. Needs Linux 6.16; on older kernels the mount ends with its program
+    #[arg(long, help_heading = "Session")]
+    pub(crate) takeover: bool,
+
     /// What to do once no session can follow the lost one, because the server came back without its
     /// memory, for example. end: unmount, and end with status 3. remount: unmount, and mount the
     /// server's new export. stay: leave the mount, where every operation fails [default: end, with

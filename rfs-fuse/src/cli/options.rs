@@ -145,6 +145,7 @@ impl Args {
             access_times: self.access_times(self.noatime),
             directory_access_times: self.access_times(self.noatime || self.nodiratime),
             mount_point: String::new(),
+            outlives_process: false,
         }
     }
 

@@ -27,7 +27,7 @@ const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
 
 /// Returns another device for the same connection. A request belongs to the device that
 /// it is read from.
-pub(in crate::fuse) fn clone_of(device: BorrowedFd<'_>) -> io::Result<File> {
+pub(crate) fn clone_of(device: BorrowedFd<'_>) -> io::Result<File> {
     let clone = File::options().read(true).write(true).open(DEVICE)?;
     let number = u32::try_from(device.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the call takes a pointer to a descriptor number of 32 bits, and writes nothing.

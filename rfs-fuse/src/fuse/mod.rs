@@ -11,7 +11,7 @@ mod adapter;
 mod affinity;
 mod background;
 mod convert;
-mod descriptors;
+pub(crate) mod descriptors;
 mod kernel;
 mod kernel_cache;
 mod locks;

@@ -40,6 +40,7 @@ pub use mounted::{Mounted, Unmounted};
 pub use options::{Flags, MountOptions};
 pub use probe::{ProbeAction, look};
 pub(crate) use rfs_status::mounts::{sockets as control, table};
+pub(crate) use watchdog::end_by_force;
 pub(crate) use watchdog::{AfterKill, CoveredDirectory, Watchdog};
 
 /// Runs a helper process of this module and returns its exit code, if this process was started as

@@ -65,6 +65,17 @@ impl Mounted {
         Mounted { path: path.to_owned(), device: None, maker: Maker::Root }
     }
 
+    /// Returns a mount that another process of this program has made. `maker` is the name of its
+    /// [maker](Self::maker_name).
+    pub(crate) fn named(path: &Path, device: Option<String>, maker: &str) -> Option<Mounted> {
+        Some(Mounted { path: path.to_owned(), device, maker: Maker::named(maker)? })
+    }
+
+    /// Returns the name of the program that has made the mount.
+    pub(crate) fn maker_name(&self) -> &'static str {
+        self.maker.name()
+    }
+
     /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.path

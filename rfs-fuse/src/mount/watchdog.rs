@@ -101,6 +101,11 @@ impl CoveredDirectory {
         }
     }
 
+    /// Returns the lock of the directory, if this process has it.
+    pub(crate) fn lock_file(&self) -> Option<&File> {
+        self.locked.as_ref()
+    }
+
     /// Returns the locked directory for the next watchdog. This process does not keep the lock,
     /// because it may hang.
     fn take_lock(&mut self) -> Option<File> {
@@ -320,6 +325,14 @@ fn watch(parsed: &ParsedArguments) -> io::Result<()> {
     rustix::stdio::dup2_stdout(null)?;
     sent.recv_timeout(DETACH_LIMIT).ok();
     done.and(reported)
+}
+
+/// Aborts the connection of a mount whose process is dead. Unmounts, unless `leaves`.
+pub(crate) fn end_by_force(mounted: &Mounted, leaves: bool) -> io::Result<()> {
+    let aborted = mounted.device.as_deref().ok_or(io::ErrorKind::NotFound.into()).and_then(Abort::of);
+    // Without a device the connection has ended already.
+    aborted.and_then(|abort| abort.abort()).ok();
+    if leaves { Ok(()) } else { mounted.detach_by_force() }
 }
 
 /// Blocks until the main process ends, and returns its messages.

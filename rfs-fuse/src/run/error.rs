@@ -52,6 +52,10 @@ pub(super) enum RunError {
     Unmount { path: PathBuf, source: io::Error },
     #[error(transparent)]
     WriteBack(#[from] WriteBackError),
+    #[error("--takeover does not go with {with}: {why}")]
+    Takeover { with: &'static str, why: &'static str },
+    #[error("{0}")]
+    Caretaker(String),
     #[error(transparent)]
     Metrics(#[from] EndpointError),
     #[error(transparent)]

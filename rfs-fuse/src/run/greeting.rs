@@ -20,6 +20,20 @@ use crate::{
 use rfs_client::Client;
 use rfs_status::logging;
 
+/// Says in the log that this process continues a mount.
+pub(super) fn announce_again(args: &Args, mounted: &Mounted) {
+    if args.detached && args.log_file.is_none() {
+        // Without a system's log there is no place for messages.
+        logging::log_to_syslog("rfs-fuse").ok();
+    }
+    if let Some(path) = &args.log_file
+        && let Err(e) = daemon::log_to(path)
+    {
+        log::warn!("cannot write to the log file: {e}");
+    }
+    log::warn!("the program of {} had ended: this process continues", mounted.path().display());
+}
+
 /// Waits until the mount answers, and prints the greeting.
 pub(super) fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
     let limit = args.session_options().operation_timeout + Duration::from_secs(1);

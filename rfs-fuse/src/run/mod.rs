@@ -16,6 +16,7 @@ mod ring;
 mod serve;
 mod service_manager;
 mod swap_area;
+mod takeover;
 mod unmount;
 
 use std::{
@@ -38,6 +39,7 @@ use self::{
     restart::{Restart, resume_log},
     ring::{prepare_ring, takes_ring},
     serve::{Threads, serve},
+    takeover::{Continued, Kept, Link, Prepared, connect_kept},
     unmount::Served,
 };
 use crate::{
@@ -63,13 +65,15 @@ const SERVER_LOST: u8 = 3;
 /// Returns the command line with all commands, for manual pages and completions. The program parses
 /// `scrub` and `status` before it parses its own options.
 pub fn command() -> clap::Command {
-    Args::command().subcommands([scrub::command_line(), command::command_line()])
+    Args::command().subcommands([scrub::command_line(), command::command_line(), takeover::command_line()])
 }
 
 /// Runs the program. Its name selects the command line of rfs-fuse or of a mount helper. `commit`
 /// names its sources.
 pub fn main(commit: Option<&'static str>) -> ExitCode {
-    if let Some(code) = mount::asked().or_else(private_server::run_if_asked) {
+    if let Some(code) =
+        mount::asked().or_else(private_server::run_if_asked).or_else(takeover::format_if_asked)
+    {
         return ExitCode::from(code);
     }
     let options = Args::command();
@@ -112,6 +116,9 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
     if let Some(arguments) = command::own_arguments(arguments) {
         return command::main(arguments);
     }
+    if let Some(arguments) = takeover::own_arguments(arguments) {
+        return takeover::upgrade(arguments);
+    }
     let (configuration, args) = match cli::read(build, arguments) {
         Ok((configuration, args)) => (configuration, args.with_absolute_paths()),
         Err(e) => return e.report("rfs-fuse"),
@@ -130,8 +137,13 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
             Err(e) => fail(&RunError::Os { what: "cannot go to the background", source: e }),
         };
     }
+    let caretaker = match takeover::prepare(&args, arguments) {
+        Ok(Prepared::Serve(caretaker)) => caretaker,
+        Ok(Prepared::Ended(code)) => return code,
+        Err(e) => return fail(&e),
+    };
     let restart = Restart::prepare(arguments);
-    match run(&args, &configuration) {
+    match run(&args, &configuration, caretaker) {
         Ok(()) => 0,
         Err(e @ RunError::ServerLost { .. }) if args.lost_server() == LostServer::Remount => {
             let Err(why) = restart.run();
@@ -204,14 +216,18 @@ fn print_error(what: &str, code: u8) -> u8 {
     code
 }
 
-fn run(args: &Args, configuration: &Configuration) -> Result<(), RunError> {
+fn run(
+    args: &Args,
+    configuration: &Configuration,
+    caretaker: Option<(Link, Option<Kept>)>,
+) -> Result<(), RunError> {
     if args.detached {
         daemon::start_session();
     }
     if args.for_swap {
         swap_area::prepare().map_err(os("cannot lock the memory of this program"))?;
     }
-    let Some(memory) = args.memory else { return mount_served(args, configuration, None) };
+    let Some(memory) = args.memory else { return mount_served(args, configuration, None, caretaker) };
     // Starting the server takes time, so an unusable mount point is refused first. The server does
     // not get an open device.
     let target = target(args)?;
@@ -221,7 +237,7 @@ fn run(args: &Args, configuration: &Configuration) -> Result<(), RunError> {
         None => Log::Inherit,
     };
     let server = PrivateServer::start(memory, log)?;
-    mount_served(&args.served_at(server.address().clone()), configuration, Some(target))
+    mount_served(&args.served_at(server.address().clone()), configuration, Some(target), None)
 }
 
 /// Returns the directory to mount on. Checks the directory and the FUSE device.
@@ -243,9 +259,21 @@ fn target(args: &Args) -> Result<Target, RunError> {
 }
 
 /// Mounts the export of a running server, or the null file system.
-fn mount_served(args: &Args, configuration: &Configuration, found: Option<Target>) -> Result<(), RunError> {
+fn mount_served(
+    args: &Args,
+    configuration: &Configuration,
+    found: Option<Target>,
+    caretaker: Option<(Link, Option<Kept>)>,
+) -> Result<(), RunError> {
     let address = args.address()?;
     let (key, tls) = load_credentials(args)?;
+    let mut continued = None;
+    let mut found = found;
+    if let Some((link, kept)) = caretaker {
+        let (begun, target) = Continued::begin(link, kept)?;
+        continued = Some(begun);
+        found = target.or(found);
+    }
     let target = found.map_or_else(|| target(args), Ok)?;
     if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
         log::warn!("{doubt}");
@@ -260,7 +288,7 @@ fn mount_served(args: &Args, configuration: &Configuration, found: Option<Target
     let Some(address) = address else {
         let placement = place(false);
         let threads = Threads { placement: &placement, ring, metrics };
-        let outcome = serve(args, target, NullFs::new(args.settings()), threads, None, events);
+        let outcome = serve(args, target, NullFs::new(args.settings()), threads, None, events, None);
         if args.stats_on_exit {
             report_counters(None, &placement, args.detached);
         }
@@ -271,7 +299,10 @@ fn mount_served(args: &Args, configuration: &Configuration, found: Option<Target
         let (address, mount_point) = (address.clone(), target.path().to_string_lossy().into_owned());
         let attach = AttachOptions { mount_point, ..args.attach_options() };
         let limit = options.connect_timeout + attach.busy_timeout + ATTACH_SLACK;
-        within(limit, move || Client::connect(&address, &options, &attach))
+        match &continued {
+            Some(continued) => connect_kept(continued, (address, options, attach), limit),
+            None => within(limit, move || Client::connect(&address, &options, &attach)),
+        }
     };
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
     let placement = place(!client.is_mapped());
@@ -286,7 +317,8 @@ fn mount_served(args: &Args, configuration: &Configuration, found: Option<Target
         locks: adapter.lock_waits(),
     };
     let served = Served { client: &client, link: &link, losses: &losses, observed: &observed };
-    let outcome = serve(args, target, adapter, threads, Some(served), events);
+    let continued = continued.filter(|_| client.can_be_continued());
+    let outcome = serve(args, target, adapter, threads, Some(served), events, continued);
     if args.stats_on_exit {
         report_counters(Some(&client), &placement, args.detached);
     }

@@ -8,6 +8,9 @@ use crate::{
 
 /// Returns true if `--io-uring=on`, or if it is `auto` and the kernel offers io_uring.
 pub(super) fn takes_ring(args: &Args) -> bool {
+    if args.takeover {
+        return false;
+    }
     match args.io_uring() {
         IoUring::Auto => Ring::is_offered(),
         IoUring::On => true,

@@ -4,6 +4,7 @@
 //! The main thread. The thread `fuse` sends an event at the end of the FUSE session.
 
 use std::{
+    fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, mpsc},
@@ -16,7 +17,8 @@ use fuser::{Config, Session, SessionACL};
 use super::{
     error::{RunError, os},
     events::{Event, Events},
-    greeting::announce,
+    greeting::{announce, announce_again},
+    takeover::{Continued, HeldMount, KeptServing, start_kept},
     unmount::{EndRules, MountEnd, NO_WATCHDOG, Served, UNMOUNT_LIMIT, WhenBusy, undo, wait_and_unmount},
 };
 use crate::{
@@ -43,6 +45,7 @@ pub(super) fn serve<F: Filesystem>(
     mut threads: Threads<'_>,
     client: Option<Served<'_>>,
     (send, events): Events,
+    continued: Option<Continued>,
 ) -> Result<(), RunError> {
     let mut options = args.mount_options();
     options.flags.read_only |= client.is_some_and(|served| served.client.is_read_only());
@@ -57,15 +60,31 @@ pub(super) fn serve<F: Filesystem>(
     if mounted.visible_path().is_none() && threads.ring.take().is_some() && args.io_uring() == IoUring::On {
         return Err(RunError::Ring(io::Error::other("this process cannot reach the mount point")));
     }
-    let mut watchdog = start_watchdog(args, &mounted, covered, client, &send);
-    let restart_watchdog = || watchdog.as_mut().map(Watchdog::restart);
+    let mut covered = Some(covered);
+    let mut watchdog = None;
+    let kept = continued.map(|continued| {
+        let facts = held_mount(args, &mounted, client);
+        (continued, facts, covered.as_ref().and_then(|covered| covered.lock_file()?.try_clone().ok()))
+    });
+    if kept.is_none() {
+        watchdog = covered.take().and_then(|covered| start_watchdog(args, &mounted, covered, client, &send));
+    }
+    let to = send.clone();
+    let restart_watchdog = || match (&mut watchdog, covered.take()) {
+        // The caretaker has ended.
+        (none @ None, Some(covered)) => {
+            *none = start_watchdog(args, &mounted, covered, client, &to);
+            none.as_ref().map(|_| Ok(()))
+        }
+        (watchdog, _) => watchdog.as_mut().map(Watchdog::restart),
+    };
     let outcome = serve_mounted(
         args,
         (filesystem, threads),
         client,
         (device, &mounted),
         (send, events),
-        restart_watchdog,
+        (restart_watchdog, kept),
     );
     if let Some(watchdog) = watchdog {
         match outcome {
@@ -101,13 +120,28 @@ fn start_watchdog(
     started.inspect_err(|e| log::warn!("{NO_WATCHDOG}: {e}")).ok()
 }
 
+/// Returns what the caretaker has to know of a mount.
+fn held_mount(args: &Args, mounted: &Mounted, client: Option<Served<'_>>) -> HeldMount {
+    let detach = client.and_then(|served| args.detach_params(served.client.mount()?));
+    HeldMount {
+        path: mounted.path().to_owned(),
+        device: mounted.device().map(str::to_owned),
+        maker: mounted.maker_name().to_owned(),
+        detach: detach.and_then(|detach| detach.to_text()),
+        leaves: args.leave_dead_mount,
+    }
+}
+
 fn serve_mounted<F: Filesystem>(
     args: &Args,
     (filesystem, Threads { placement, ring, metrics }): (F, Threads<'_>),
     client: Option<Served<'_>>,
     (device, mounted): (OwnedFd, &Mounted),
     (send, events): Events,
-    restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
+    (restart_watchdog, kept): (
+        impl FnMut() -> Option<io::Result<()>>,
+        Option<(Continued, HeldMount, Option<File>)>,
+    ),
 ) -> Result<MountEnd, RunError> {
     let options = args.mount_options();
     let mut config = Config::default();
@@ -117,24 +151,18 @@ fn serve_mounted<F: Filesystem>(
     config.n_threads = Some(args.threads());
     // A clone needs /dev/fuse, which the process may not reach without a right to mount.
     config.clone_fd = args.threads() > 1 && !mounted.is_handed_over();
-    if let Some(Served { client, link, .. }) = client {
-        let lost = send.clone();
-        client.watch_final_loss(move |reason| {
-            // Fails only if the main thread has stopped listening.
-            lost.send(Event::ServerLost(reason.to_owned())).ok();
-        });
-        if let Some(path) = mounted.visible_path() {
-            link.mounted_on(path.to_owned(), ring.is_some());
-        }
-        link.connect(device.as_fd(), mounted.is_handed_over()).map_err(|e| {
-            undo(mounted);
-            os("cannot reach the kernel")(e)
-        })?;
+    if let Some(served) = client {
+        connect(served, (&device, mounted), ring.is_some(), &send)?;
     }
     let own = device.try_clone().map(Arc::new).map_err(|e| {
         undo(mounted);
         os("cannot reach the kernel")(e)
     })?;
+    if let Some(kept) = kept {
+        let serving = start_kept(args, (filesystem, placement), kept, (device, &own, config));
+        let serving = serving.inspect_err(|_| undo(mounted))?;
+        return serve_kept(args, serving, client, (mounted, metrics), (send, events), restart_watchdog);
+    }
     let filesystem = Device::new(filesystem, placement, &own, ring.is_some());
     let started = filesystem.started();
     let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {
@@ -169,6 +197,64 @@ fn serve_mounted<F: Filesystem>(
     if let (MountEnd::Ended, Some(serving)) = (over, serving) {
         serving.join(UNMOUNT_LIMIT);
     }
+    Ok(over)
+}
+
+/// Connects a client with the kernel and with the main thread.
+fn connect(
+    Served { client, link, .. }: Served<'_>,
+    (device, mounted): (&OwnedFd, &Mounted),
+    by_core: bool,
+    send: &mpsc::Sender<Event>,
+) -> Result<(), RunError> {
+    let lost = send.clone();
+    client.watch_final_loss(move |reason| {
+        // Fails only if the main thread has stopped listening.
+        lost.send(Event::ServerLost(reason.to_owned())).ok();
+    });
+    if let Some(path) = mounted.visible_path() {
+        link.mounted_on(path.to_owned(), by_core);
+    }
+    link.connect(device.as_fd(), mounted.is_handed_over()).map_err(|e| {
+        undo(mounted);
+        os("cannot reach the kernel")(e)
+    })
+}
+
+/// Serves a mount that outlives this process, until an event ends it.
+fn serve_kept(
+    args: &Args,
+    KeptServing { threads, is_first, link }: KeptServing,
+    client: Option<Served<'_>>,
+    (mounted, metrics): (&Mounted, Option<BoundEndpoint>),
+    (send, events): Events,
+    restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
+) -> Result<MountEnd, RunError> {
+    let ended = send.clone();
+    thread::Builder::new()
+        .name("fuse".into())
+        .spawn(move || {
+            // Fails only if the main thread has stopped listening.
+            ended.send(Event::Ended(threads.wait())).ok();
+        })
+        .map_err(|e| {
+            undo(mounted);
+            os("cannot start a thread")(e)
+        })?;
+    let answers = answer_questions(args, mounted, client, (metrics, false)).inspect_err(|_| undo(mounted))?;
+    match is_first {
+        true => announce(args, mounted, client.map(|served| served.client)).inspect_err(|_| undo(mounted))?,
+        false => announce_again(args, mounted),
+    }
+    // Fails only if the main thread has stopped listening.
+    let without_caretaker = move || drop(send.send(Event::WatchdogEnded));
+    link.serves().and_then(|()| link.watch(without_caretaker)).unwrap_or_else(|e| {
+        log::warn!("the caretaker of the mount has ended: {e}");
+    });
+    let rules = EndRules { when_busy: WhenBusy::Detach, lost_server: args.lost_server() };
+    let over = wait_and_unmount(mounted, &events, client, rules, restart_watchdog)?;
+    // Before the mount point can have another mount.
+    drop(answers);
     Ok(over)
 }
 

@@ -6,8 +6,8 @@
 
 use std::time::Instant;
 
-use rdmabox::Peer;
-use rfs_proto::{Errno, Identity, Reply, Request};
+use rdmabox::{Peer, PeerProcess};
+use rfs_proto::{ClientDescription, Errno, Identity, Reply, Request};
 
 use super::{FileService, Route, reach, session_reaper::DisconnectedMounts};
 use crate::{
@@ -79,7 +79,7 @@ impl FileService {
         }
         log::info!("{peer}: session {} resumed", before.session);
         self.attach_client(peer, before, description);
-        self.mounts.lock().set_process(peer.id(), peer.process());
+        self.mounts.lock().set_process(peer.id(), process_of(peer, description));
         let squash = self.squash(peer);
         export.dispatcher.attachments().squash(before.session, squash);
         let regions = export.regions(peer, reach(before.rights, squash));
@@ -136,14 +136,20 @@ impl FileService {
         answer: &Outcome,
     ) {
         match (request, answer) {
-            (Request::Attach { mount: Some(mount), .. }, Outcome::Now(Reply::Attached(_))) => {
+            (Request::Attach { mount: Some(mount), client, .. }, Outcome::Now(Reply::Attached(_))) => {
                 let claim = claim(peer, *mount, attached);
-                self.mounts.lock().register(claim, peer.id(), attached.session, peer.process());
+                self.mounts.lock().register(claim, peer.id(), attached.session, process_of(peer, client));
             }
             (Request::Detach, _) => self.mounts.lock().detach(peer.id()),
             _ => {}
         }
     }
+}
+
+/// Returns the process whose end is the end of the mount. `None` if the mount outlives it, or if
+/// the server does not know the process.
+fn process_of(peer: &Peer, description: &str) -> Option<PeerProcess> {
+    if ClientDescription::parse(description).outlives_process { None } else { peer.process() }
 }
 
 fn claim(peer: &Peer, mount: Identity, Attached { export, rights, .. }: Attached) -> Claim {

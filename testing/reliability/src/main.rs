@@ -24,7 +24,7 @@ use measure::interrupt::Interrupt;
 use error::{Error, Result};
 use report::Report;
 use testbed::{Plan, ServerOptions};
-use trials::{clients, cut, full, killed_clients, killed_server, packets, pool, stopped};
+use trials::{clients, cut, full, killed_clients, killed_server, packets, pool, stopped, takeover};
 
 /// Tests the reliability of rfs: kills and stops programs, loses packets, fills the server, and
 /// runs many clients
@@ -104,6 +104,15 @@ enum Trial {
         #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u64).range(4..))]
         lease: Option<u64>,
     },
+    /// Kills and replaces the programs of mounts that outlive them, while the mounts are used
+    Takeover {
+        /// Number of kills
+        #[arg(long, default_value_t = 200)]
+        kills: u32,
+        /// Number of upgrades
+        #[arg(long, default_value_t = 50)]
+        upgrades: u32,
+    },
     /// Two mounts write until space is exhausted; then all files are checked, removed, and written
     /// again
     Full,
@@ -147,6 +156,7 @@ fn run(cli: Cli) -> Result<Report> {
             packets::run(&plan, lost, times, Duration::from_secs(seconds))
         }
         Trial::Cut { times, lease } => cut::run(&plan, times, lease.map(Duration::from_secs)),
+        Trial::Takeover { kills, upgrades } => takeover::run(&plan, kills, upgrades),
         Trial::Full => full::run(&plan),
         Trial::Pool { fill } => pool::run(&plan, fill),
         Trial::Concurrent(options) => concurrent::run(&plan, &options),

@@ -53,6 +53,11 @@ impl HeldLocks {
         self.entries.is_empty()
     }
 
+    /// Returns true if a lock is held, or requested.
+    pub(crate) fn contains(&self, key: LockKey) -> bool {
+        self.entries.iter().any(|held| held.key == key)
+    }
+
     /// Adds the claim of a request.
     pub(crate) fn asks(&mut self, key: LockKey) -> Claim {
         self.entry(key).claims += 1;

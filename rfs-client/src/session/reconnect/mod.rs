@@ -15,6 +15,7 @@
 //! operation timeout for the next. `started`, `slots` and `state` are held briefly, never nested.
 
 pub(crate) mod final_loss;
+mod kept_calls;
 pub(crate) mod reconnect_thread;
 mod remote;
 mod request_slots;
@@ -24,7 +25,7 @@ mod tests;
 use std::{
     fmt,
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread,
@@ -40,9 +41,12 @@ use final_loss::FinalLoss;
 use reconnect_thread::{Reclaimer, SessionFactory};
 use request_slots::{RequestSlots, SlotSeq};
 
-use crate::remote::{
-    Remote,
-    address::{Epoch, Place, Regions},
+use crate::{
+    remote::kept::{KeptCalls, KeptState, RequestScope},
+    remote::{
+        Remote,
+        address::{Epoch, Place, Regions},
+    },
 };
 
 /// Interval at which an unbounded wait checks its cancel flag.
@@ -95,6 +99,8 @@ struct StartedCall {
     envelope: Vec<u8>,
     /// False while the starting thread may still send it. The call keeps its slot until then.
     is_sent: bool,
+    /// The kernel's request that it belongs to, if its state is kept.
+    scope: Option<Arc<RequestScope>>,
 }
 
 /// A remote that reconnects. See the module documentation.
@@ -126,6 +132,9 @@ pub(super) struct ReconnectingSession {
     /// Number of reconnects.
     reconnects: AtomicU64,
     final_loss: FinalLoss,
+    /// State that outlives this process, if the mount does.
+    kept: Option<Arc<KeptState>>,
+    own: Weak<ReconnectingSession>,
 }
 
 /// Returns the time of a monotonic clock.
@@ -142,16 +151,25 @@ impl fmt::Debug for ReconnectingSession {
 }
 
 impl ReconnectingSession {
-    /// Wraps an attached first session. Starts the thread that makes the next ones.
+    /// Wraps an attached first session. Starts the thread that makes the next ones. With `kept`, it
+    /// notes its calls there, and continues the numbers of a previous process.
     pub(super) fn new(
         remote: Arc<dyn Remote>,
         attached: &Attached,
         timeout: Duration,
         factory: Box<dyn SessionFactory>,
+        kept: Option<Arc<KeptState>>,
     ) -> std::io::Result<Arc<ReconnectingSession>> {
         let regions = Regions::of(attached);
         let link = Link { remote, epoch: Epoch(0), lost: AtomicBool::new(false) };
-        let reconnecting = Arc::new(ReconnectingSession {
+        let slots = match &kept {
+            Some(kept) => {
+                let taken: Vec<u32> = kept.calls().iter().map(|call| call.slot).collect();
+                RequestSlots::continued(kept.sequences(), &taken)
+            }
+            None => RequestSlots::new(SLOTS),
+        };
+        let reconnecting = Arc::new_cyclic(|own: &Weak<ReconnectingSession>| ReconnectingSession {
             factory,
             memory: attached.memory,
             session: AtomicU64::new(attached.session),
@@ -165,13 +183,19 @@ impl ReconnectingSession {
             link: RwLock::new(Arc::new(link)),
             state: Mutex::new(Phase::Up),
             changed: Condvar::new(),
-            slots: Mutex::new(RequestSlots::new(SLOTS)),
+            slots: Mutex::new(slots),
             freed: Condvar::new(),
             started: Mutex::default(),
             repeats: AtomicU64::new(0),
             reconnects: AtomicU64::new(0),
             final_loss: FinalLoss::default(),
+            kept,
+            own: Weak::clone(own),
         });
+        if let Some(kept) = &reconnecting.kept {
+            let owner: Weak<dyn KeptCalls> = Arc::downgrade(&reconnecting) as Weak<dyn KeptCalls>;
+            kept.set_owner(owner);
+        }
         let makes_sessions = Arc::clone(&reconnecting);
         thread::Builder::new().name("reconnect".into()).spawn(move || makes_sessions.run())?;
         Ok(reconnecting)
@@ -312,6 +336,9 @@ impl ReconnectingSession {
     }
 
     fn release_slot(&self, number: SlotSeq) {
+        if let Some(kept) = &self.kept {
+            kept.end_call((number.slot, number.sequence));
+        }
         self.slots.lock().release(number);
         self.freed.notify_one();
     }

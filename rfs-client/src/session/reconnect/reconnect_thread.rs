@@ -186,6 +186,9 @@ impl ReconnectingSession {
         reclaimer.reclaim(remote, attached, epoch).map_err(|e| ConnectFailure::Retry(e.to_string()))?;
         self.server_starts.store(attached.starts, Ordering::Release);
         self.session.store(attached.session, Ordering::Release);
+        if let Some(kept) = &self.kept {
+            kept.set_session_number(attached.session);
+        }
         self.is_reclaiming.store(false, Ordering::Release);
         Ok(())
     }

@@ -45,12 +45,28 @@ impl ReconnectingSession {
         reply: &mut Vec<u8>,
     ) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.timeout;
-        let number = self.take_slot(deadline)?;
-        let outcome = ENVELOPE.with_borrow_mut(|envelope| {
-            encode_envelope(number, request, envelope);
-            self.call_until(deadline, allowed, |remote| remote.call(envelope, reply, CallOptions::default()))
-        });
-        self.release_slot(number);
+        let scope = self.scope_of(request);
+        let previous = scope.as_ref().and_then(|scope| self.previous_call(scope, request));
+        let number = match &previous {
+            Some(previous) => SlotSeq { slot: previous.slot, sequence: previous.sequence },
+            None => self.take_slot(deadline)?,
+        };
+        let outcome = match previous.and_then(|previous| previous.reply) {
+            Some(known) => {
+                *reply = known;
+                Ok(())
+            }
+            None => ENVELOPE.with_borrow_mut(|envelope| {
+                encode_envelope(number, request, envelope);
+                if let Some(scope) = &scope {
+                    scope.kept.begin_call((number.slot, number.sequence), scope.place, envelope);
+                }
+                self.call_until(deadline, allowed, |remote| {
+                    remote.call(envelope, reply, CallOptions::default())
+                })
+            }),
+        };
+        self.release_or_keep(number, scope.and_then(|scope| scope.scope).as_ref());
         outcome
     }
 
@@ -82,11 +98,24 @@ impl ReconnectingSession {
             self.finish_calls()?;
         }
         let deadline = Instant::now() + self.timeout;
+        let call = self.scope_of(request);
+        if let Some(call) = &call
+            && let Some(previous) = self.previous_call(call, request)
+        {
+            // The server has carried it out. A call that is started is short enough to be kept.
+            let number = SlotSeq { slot: previous.slot, sequence: previous.sequence };
+            self.release_or_keep(number, call.scope.as_ref());
+            return Ok(());
+        }
         let number = self.take_slot(deadline)?;
         let mut envelope = Vec::new();
         encode_envelope(number, request, &mut envelope);
+        if let Some(call) = &call {
+            call.kept.begin_call((number.slot, number.sequence), call.place, &envelope);
+        }
         // The call is on the list before it is sent: a reconnect repeats it from there.
-        let started = StartedCall { number, envelope: envelope.clone(), is_sent: false };
+        let scope = call.and_then(|call| call.scope);
+        let started = StartedCall { number, envelope: envelope.clone(), is_sent: false, scope };
         self.started.lock().push(started);
         let options = CallOptions { wait: ReplyWait::None, ..CallOptions::default() };
         let send = |remote: &dyn Remote| match self.is_started(number) {
@@ -156,14 +185,14 @@ impl Remote for ReconnectingSession {
         let deadline = Instant::now() + self.timeout;
         self.call_until(deadline, AllowedEpoch::Any, |remote| remote.finish_calls())?;
         let mut done = Vec::new();
-        self.started.lock().retain(|started| {
+        self.started.lock().retain_mut(|started| {
             let over = known.contains(&started.number);
             if over {
-                done.push(started.number);
+                done.push((started.number, started.scope.take()));
             }
             !over
         });
-        done.into_iter().for_each(|number| self.release_slot(number));
+        done.into_iter().for_each(|(number, scope)| self.release_or_keep(number, scope.as_ref()));
         Ok(())
     }
 

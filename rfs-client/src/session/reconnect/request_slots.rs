@@ -26,6 +26,13 @@ impl RequestSlots {
         RequestSlots { sequences: vec![0; count as usize], free: (0..count).rev().collect() }
     }
 
+    /// Continues the numbers of a previous process. The slots `taken` have calls in flight.
+    pub(super) fn continued(sequences: Vec<u64>, taken: &[u32]) -> RequestSlots {
+        let count = u32::try_from(sequences.len()).unwrap_or(u32::MAX);
+        let free = (0..count).rev().filter(|slot| !taken.contains(slot)).collect();
+        RequestSlots { sequences, free }
+    }
+
     /// Returns the number of one more request, or `None` if all slots are in use.
     pub(super) fn take(&mut self) -> Option<SlotSeq> {
         let slot = self.free.pop()?;

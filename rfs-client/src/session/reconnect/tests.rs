@@ -232,7 +232,7 @@ fn reconnecting(server: &Arc<Server>) -> Arc<ReconnectingSession> {
 fn reconnecting_within(server: &Arc<Server>, timeout: Duration) -> Arc<ReconnectingSession> {
     let connections = Connections(Arc::clone(server));
     let (connection, attached) = (connections.connection(), server.attached(false));
-    ReconnectingSession::new(connection, &attached, timeout, Box::new(connections)).unwrap()
+    ReconnectingSession::new(connection, &attached, timeout, Box::new(connections), None).unwrap()
 }
 
 fn bytes(request: &Request<'_>) -> Vec<u8> {

@@ -49,7 +49,25 @@ impl Filesystem for Adapter {
         self.settings.negotiate_names(config);
         self.maps_around = config.capabilities().contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         let version = config.kernel_abi();
-        self.kernel.set_version((version.0, version.1));
+        self.version = (version.0, version.1);
+        self.kernel.set_version(self.version);
+    }
+
+    fn negotiated(&self) -> [u64; 3] {
+        [self.version.0.into(), self.version.1.into(), self.maps_around.into()]
+    }
+
+    fn continue_session(&mut self, [major, minor, maps_around]: [u64; 3], takeovers: u64) {
+        self.maps_around = maps_around != 0;
+        // Versions are small numbers.
+        self.version = (major as u32, minor as u32);
+        self.kernel.set_version(self.version);
+        self.handles.continue_from(takeovers, &self.client.kept_handles());
+        self.locks.continue_from(takeovers);
+        // The names that the kernel has cached are not known here.
+        if let Err(e) = self.kernel.drop_names() {
+            log::warn!("the kernel keeps cached names: {e}");
+        }
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -288,6 +306,7 @@ impl Filesystem for Adapter {
     fn release(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         let unlocked = self.client.locks.unlock_handle(ino.0, handle.0);
         self.handles.close(ino.0, Handle(handle.0));
+        self.note_handle(ino.0, Handle(handle.0), -1);
         let closed = self.client.files.close(ino.0);
         self.answer_result("release", closed.and(unlocked), reply);
     }

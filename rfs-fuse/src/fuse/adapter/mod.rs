@@ -56,6 +56,8 @@ pub struct Adapter {
     /// True if the kernel can map files that it reads and writes around its pages. Older kernels
     /// refuse shared mappings of such files, so files of several mounts go through pages there.
     maps_around: bool,
+    /// Version of the kernel's FUSE protocol.
+    version: (u32, u32),
     counts: Arc<RequestCounts>,
 }
 
@@ -75,6 +77,7 @@ impl Adapter {
             losses: Arc::default(),
             remote_pages: Arc::new(RemotePages::new(client.clone())),
             maps_around: false,
+            version: (0, 0),
             counts: Arc::default(),
             client,
             lifetimes: Lifetimes::new(&settings),

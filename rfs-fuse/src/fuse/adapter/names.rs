@@ -14,7 +14,7 @@ use super::{
     open_file::{MAX_CREATES, MAX_CREATES_AFTER_WALK, create_new},
 };
 use crate::fuse::session::{ReplyCreate, ReplyEmpty, ReplyEntry, Request};
-use rfs_client::{CachedName, ClientError};
+use rfs_client::{CachedName, ClientError, is_repeated_request};
 
 impl Adapter {
     /// Looks a name up.
@@ -58,7 +58,8 @@ impl Adapter {
         exchange: bool,
     ) -> Option<(Option<u64>, Option<u64>)> {
         // The second walk must not fail, and a thread without a number has none.
-        if thread == 0 || self.retries.is_sent_back(thread) {
+        // A rename of a previous process may have been done, and it has used other names' inodes.
+        if thread == 0 || is_repeated_request() || self.retries.is_sent_back(thread) {
             return Some((None, None));
         }
         let [moved, replaced] =

@@ -9,7 +9,10 @@ use rustix::fs::OFlags;
 
 use super::{Adapter, in_group, retries::Intent};
 use crate::fuse::{
-    kernel_cache::{handles::HandleOptions, lifetimes::NameQuery},
+    kernel_cache::{
+        handles::{Handle, HandleOptions},
+        lifetimes::NameQuery,
+    },
     session::Request,
 };
 use rfs_client::{ClientError, Creator, RecallGuard, RequestTime};
@@ -29,6 +32,7 @@ impl Adapter {
         if self.settings.writeback {
             // The kernel knows the end of the file, and its pages are current.
             let handle = self.handles.open(ino, HandleOptions { o_direct, ..HandleOptions::default() });
+            self.note_handle(ino, handle, 1);
             return (FileHandle(handle.0), self.settings.open_flags());
         }
         let appends = flags.contains(OFlags::APPEND);
@@ -37,6 +41,7 @@ impl Adapter {
         let shared = self.maps_around && !guard.caches_nothing() && !guard.holds_pages(attr);
         let direct = appends || shared || self.settings.direct_io;
         let handle = self.handles.open(ino, HandleOptions { appends, without_pages: direct, o_direct });
+        self.note_handle(ino, handle, 1);
         let how = match (appends || shared, direct) {
             // Through the page cache, the kernel would choose the offset of an append, and split it
             // at page boundaries.
@@ -46,6 +51,13 @@ impl Adapter {
             (false, false) => FopenFlags::empty(),
         };
         (FileHandle(handle.0), self.settings.open_flags() | how)
+    }
+
+    /// Notes in the kept state that a file was opened, or closed.
+    pub(super) fn note_handle(&self, ino: u64, handle: Handle, amount: i64) {
+        if !handle.is_without_pages() {
+            self.client.note_handle(ino, handle.is_o_direct(), amount);
+        }
     }
 
     /// Opens a file for the kernel.

@@ -169,7 +169,7 @@ impl Kernel {
     }
 
     /// Has the kernel look up all names again. Needs Linux 6.16.
-    pub(super) fn drop_names(&self) -> io::Result<()> {
+    pub(crate) fn drop_names(&self) -> io::Result<()> {
         self.notify(&notification(NOTIFY_INC_EPOCH, &[])).map(drop)
     }
 

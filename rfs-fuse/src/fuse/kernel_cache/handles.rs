@@ -47,6 +47,11 @@ impl Handle {
         self.0 & APPEND != 0
     }
 
+    /// Returns true if the file was opened with O_DIRECT, and the kernel may cache its pages.
+    pub(in crate::fuse) fn is_o_direct(self) -> bool {
+        self.0 & O_DIRECT != 0
+    }
+
     /// Returns true if the kernel reads and writes around its pages.
     pub(in crate::fuse) fn is_without_pages(self) -> bool {
         self.0 & DIRECT != 0
@@ -79,7 +84,26 @@ pub(in crate::fuse) struct Handles {
     o_direct: AtomicUsize,
 }
 
+/// Numbers of handles that one process gives out, as a power of 2.
+const PER_PROCESS: u32 = 40;
+
 impl Handles {
+    /// Continues with the open files of a previous process: the inode, the number of opens through
+    /// pages, and how many of them have O_DIRECT set. `takeovers` processes have continued so far.
+    pub(in crate::fuse) fn continue_from(&self, takeovers: u64, open: &[(u64, u64, u64)]) {
+        self.last.store(takeovers << PER_PROCESS, Ordering::Relaxed);
+        let mut cached = self.cached.lock();
+        for &(ino, count, direct) in open {
+            // A file has fewer opens.
+            cached.entry(ino).or_default().count = u32::try_from(count).unwrap_or(u32::MAX);
+            self.o_direct.fetch_add(direct as usize, Ordering::SeqCst);
+            if direct > 0 {
+                // Reads of the previous process are not known.
+                cached.entry(ino).or_default().filled.add((0, u64::MAX));
+            }
+        }
+    }
+
     /// Returns a handle that no other open file has had.
     pub(in crate::fuse) fn open(&self, ino: u64, options: HandleOptions) -> Handle {
         let HandleOptions { appends, without_pages, o_direct } = options;

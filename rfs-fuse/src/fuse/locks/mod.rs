@@ -69,6 +69,11 @@ impl Locks {
         LockWaits::new(&self.shared)
     }
 
+    /// Continues after `takeovers` processes, whose tickets may still be known to the server.
+    pub(super) fn continue_from(&self, takeovers: u64) {
+        self.shared.tickets.store(takeovers << 40, Ordering::Relaxed);
+    }
+
     /// Requests a lock that may block. The reply follows when the lock is granted.
     ///
     /// # Errors

@@ -7,8 +7,10 @@
 //! # Concurrency
 //! Several session threads call the [`Filesystem`]. Any thread may send a reply.
 
+mod channel;
 mod core_dump;
 mod device;
+mod direct;
 mod lock_flags;
 mod reply;
 mod request_counts;
@@ -25,7 +27,8 @@ use fuser::{
 use rfs_proto::LockClass;
 
 pub use self::{
-    device::{Device, Started},
+    device::{Device, Negotiation, Started},
+    direct::{DirectServing, DirectSession, Resent},
     reply::{
         ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
         ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
@@ -119,6 +122,15 @@ pub trait Filesystem: Send + Sync + 'static {
 
     /// Negotiates with the kernel, before the first request.
     fn init(&mut self, config: &mut KernelConfig);
+
+    /// Returns what a next process needs of the negotiation to continue the kernel's session.
+    fn negotiated(&self) -> [u64; 3] {
+        [0; 3]
+    }
+
+    /// Continues the kernel's session of a previous process, instead of [`init`](Self::init).
+    /// `takeovers` is the number of processes that have done so.
+    fn continue_session(&mut self, _negotiated: [u64; 3], _takeovers: u64) {}
 
     /// Looks a name up.
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry);

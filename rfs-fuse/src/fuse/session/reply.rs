@@ -68,7 +68,7 @@ impl<D> Route<D, Slot> {
     fn other_requests(&self) -> Option<OtherRequests> {
         match self {
             Route::Device(_) => None,
-            Route::Ring(slot) => Some(slot.other_requests()),
+            Route::Ring(slot) => slot.other_requests(),
         }
     }
 }
@@ -195,7 +195,7 @@ impl ReplyData {
     pub fn data(self, data: &[u8]) {
         match self.0 {
             Route::Device(reply) => reply.take().data(data),
-            Route::Ring(slot) => slot.data(data.len(), |into| into.copy_from_slice(data)),
+            Route::Ring(slot) => slot.bytes(data),
         }
     }
 
@@ -209,7 +209,7 @@ impl ReplyData {
     ) {
         match self.0 {
             Route::Device(reply) => reply.take().data(lend()),
-            Route::Ring(slot) => slot.data(len, copy),
+            Route::Ring(slot) => slot.shared(len, lend, copy),
         }
     }
 }
@@ -227,7 +227,7 @@ impl ReplyXattr {
     pub fn data(self, data: &[u8]) {
         match self.0 {
             Route::Device(reply) => reply.take().data(data),
-            Route::Ring(slot) => slot.data(data.len(), |into| into.copy_from_slice(data)),
+            Route::Ring(slot) => slot.bytes(data),
         }
     }
 }

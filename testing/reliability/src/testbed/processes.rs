@@ -35,7 +35,7 @@ pub(super) fn kill(program: &mut Guarded) -> Result<()> {
 }
 
 /// Runs a program. Returns an error if it fails.
-pub(super) fn succeed(command: &Invocation) -> Result<()> {
+pub(crate) fn succeed(command: &Invocation) -> Result<()> {
     let mut child = Guarded::spawn(command, Path::new("/"))?;
     child.wait_success(&Interrupt::unset(), START, |_| {})?;
     Ok(())

@@ -8,4 +8,5 @@ pub(crate) mod killed_server;
 pub(crate) mod packets;
 pub(crate) mod pool;
 pub(crate) mod stopped;
+pub(crate) mod takeover;
 mod workload;

@@ -66,7 +66,7 @@ impl Tally {
     }
 
     /// Records a failed operation.
-    pub(super) fn error(&mut self, error: &Error, text: String) {
+    pub(crate) fn error(&mut self, error: &Error, text: String) {
         self.errors += 1;
         if matches!(error, Error::Wrong(_)) {
             self.wrong += 1;

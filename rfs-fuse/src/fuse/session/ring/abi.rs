@@ -13,29 +13,29 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Header of a request: `fuse_in_header`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct InHeader {
-    pub(super) len: u32,
-    pub(super) opcode: u32,
-    pub(super) unique: u64,
-    pub(super) nodeid: u64,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) pid: u32,
-    pub(super) total_extlen: u16,
-    pub(super) padding: u16,
+pub(in crate::fuse::session) struct InHeader {
+    pub(in crate::fuse::session) len: u32,
+    pub(in crate::fuse::session) opcode: u32,
+    pub(in crate::fuse::session) unique: u64,
+    pub(in crate::fuse::session) nodeid: u64,
+    pub(in crate::fuse::session) uid: u32,
+    pub(in crate::fuse::session) gid: u32,
+    pub(in crate::fuse::session) pid: u32,
+    pub(in crate::fuse::session) total_extlen: u16,
+    pub(in crate::fuse::session) padding: u16,
 }
 
 /// Header of an answer: `fuse_out_header`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct OutHeader {
-    pub(super) len: u32,
-    pub(super) error: i32,
-    pub(super) unique: u64,
+pub(in crate::fuse::session) struct OutHeader {
+    pub(in crate::fuse::session) len: u32,
+    pub(in crate::fuse::session) error: i32,
+    pub(in crate::fuse::session) unique: u64,
 }
 
 /// Length of the area for a header, and of the area for an operation's structure.
-pub(super) const PART: usize = 128;
+pub(in crate::fuse::session) const PART: usize = 128;
 
 /// Headers of an entry of the ring: `fuse_uring_req_header`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -26,43 +26,43 @@ use super::{
 use crate::fuse::session::{Filesystem, Lock, LockedBy, Request, RequestKind};
 
 /// `enum fuse_opcode`: the requests that arrive over a ring.
-mod opcode {
-    pub(super) const LOOKUP: u32 = 1;
-    pub(super) const GETATTR: u32 = 3;
-    pub(super) const SETATTR: u32 = 4;
-    pub(super) const READLINK: u32 = 5;
-    pub(super) const SYMLINK: u32 = 6;
-    pub(super) const MKNOD: u32 = 8;
-    pub(super) const MKDIR: u32 = 9;
-    pub(super) const UNLINK: u32 = 10;
-    pub(super) const RMDIR: u32 = 11;
-    pub(super) const RENAME: u32 = 12;
-    pub(super) const LINK: u32 = 13;
-    pub(super) const OPEN: u32 = 14;
-    pub(super) const READ: u32 = 15;
-    pub(super) const WRITE: u32 = 16;
-    pub(super) const STATFS: u32 = 17;
-    pub(super) const RELEASE: u32 = 18;
-    pub(super) const FSYNC: u32 = 20;
-    pub(super) const SETXATTR: u32 = 21;
-    pub(super) const GETXATTR: u32 = 22;
-    pub(super) const LISTXATTR: u32 = 23;
-    pub(super) const REMOVEXATTR: u32 = 24;
-    pub(super) const FLUSH: u32 = 25;
-    pub(super) const OPENDIR: u32 = 27;
-    pub(super) const READDIR: u32 = 28;
-    pub(super) const RELEASEDIR: u32 = 29;
-    pub(super) const FSYNCDIR: u32 = 30;
-    pub(super) const GETLK: u32 = 31;
-    pub(super) const SETLK: u32 = 32;
-    pub(super) const SETLKW: u32 = 33;
-    pub(super) const CREATE: u32 = 35;
-    pub(super) const DESTROY: u32 = 38;
-    pub(super) const FALLOCATE: u32 = 43;
-    pub(super) const READDIRPLUS: u32 = 44;
-    pub(super) const RENAME2: u32 = 45;
-    pub(super) const LSEEK: u32 = 46;
-    pub(super) const COPY_FILE_RANGE: u32 = 47;
+pub(in crate::fuse::session) mod opcode {
+    pub(in crate::fuse::session) const LOOKUP: u32 = 1;
+    pub(in crate::fuse::session) const GETATTR: u32 = 3;
+    pub(in crate::fuse::session) const SETATTR: u32 = 4;
+    pub(in crate::fuse::session) const READLINK: u32 = 5;
+    pub(in crate::fuse::session) const SYMLINK: u32 = 6;
+    pub(in crate::fuse::session) const MKNOD: u32 = 8;
+    pub(in crate::fuse::session) const MKDIR: u32 = 9;
+    pub(in crate::fuse::session) const UNLINK: u32 = 10;
+    pub(in crate::fuse::session) const RMDIR: u32 = 11;
+    pub(in crate::fuse::session) const RENAME: u32 = 12;
+    pub(in crate::fuse::session) const LINK: u32 = 13;
+    pub(in crate::fuse::session) const OPEN: u32 = 14;
+    pub(in crate::fuse::session) const READ: u32 = 15;
+    pub(in crate::fuse::session) const WRITE: u32 = 16;
+    pub(in crate::fuse::session) const STATFS: u32 = 17;
+    pub(in crate::fuse::session) const RELEASE: u32 = 18;
+    pub(in crate::fuse::session) const FSYNC: u32 = 20;
+    pub(in crate::fuse::session) const SETXATTR: u32 = 21;
+    pub(in crate::fuse::session) const GETXATTR: u32 = 22;
+    pub(in crate::fuse::session) const LISTXATTR: u32 = 23;
+    pub(in crate::fuse::session) const REMOVEXATTR: u32 = 24;
+    pub(in crate::fuse::session) const FLUSH: u32 = 25;
+    pub(in crate::fuse::session) const OPENDIR: u32 = 27;
+    pub(in crate::fuse::session) const READDIR: u32 = 28;
+    pub(in crate::fuse::session) const RELEASEDIR: u32 = 29;
+    pub(in crate::fuse::session) const FSYNCDIR: u32 = 30;
+    pub(in crate::fuse::session) const GETLK: u32 = 31;
+    pub(in crate::fuse::session) const SETLK: u32 = 32;
+    pub(in crate::fuse::session) const SETLKW: u32 = 33;
+    pub(in crate::fuse::session) const CREATE: u32 = 35;
+    pub(in crate::fuse::session) const DESTROY: u32 = 38;
+    pub(in crate::fuse::session) const FALLOCATE: u32 = 43;
+    pub(in crate::fuse::session) const READDIRPLUS: u32 = 44;
+    pub(in crate::fuse::session) const RENAME2: u32 = 45;
+    pub(in crate::fuse::session) const LSEEK: u32 = 46;
+    pub(in crate::fuse::session) const COPY_FILE_RANGE: u32 = 47;
 }
 
 /// `FATTR_*`: flags for the fields of a SETATTR.
@@ -84,12 +84,12 @@ const LK_FLOCK: u32 = 1;
 
 /// An arrived request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Incoming<'a> {
-    pub(super) header: InHeader,
+pub(in crate::fuse::session) struct Incoming<'a> {
+    pub(in crate::fuse::session) header: InHeader,
     /// Structure of the operation. The rest of the array has bytes of earlier requests.
-    pub(super) op: &'a [u8; PART],
+    pub(in crate::fuse::session) op: &'a [u8; PART],
     /// Names, values and data behind the structure.
-    pub(super) payload: &'a [u8],
+    pub(in crate::fuse::session) payload: &'a [u8],
 }
 
 /// Returns the number of data bytes of a read or write, and `None` for other requests.
@@ -132,7 +132,7 @@ fn time(secs: i64, nanos: u32) -> SystemTime {
 
 /// Calls a file system. Answers a malformed request with EIO, because `slot` is dropped, and an
 /// unknown request with ENOSYS.
-pub(super) fn dispatch(filesystem: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) {
+pub(in crate::fuse::session) fn dispatch(filesystem: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) {
     // `None` means that the slot was dropped.
     let _ = perform(filesystem, incoming, slot);
 }

@@ -14,10 +14,10 @@
 
 pub(super) mod abi;
 mod cores;
-mod decode;
+pub(super) mod decode;
 mod entry;
 mod kick;
-mod slot;
+pub(super) mod slot;
 mod switch;
 #[cfg(test)]
 mod tests;

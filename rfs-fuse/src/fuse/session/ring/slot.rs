@@ -1,4 +1,4 @@
-//! Requests of a ring, and their answers.
+//! Requests of a ring or of `/dev/fuse`, and their answers.
 //!
 //! # Concurrency
 //! Any thread answers a [`Slot`]. One lock over the answers of a ring's thread, which alone gives
@@ -19,6 +19,7 @@ use rustix::{
 use zerocopy::{Immutable, IntoBytes};
 
 use super::{abi::Dirent, entry::Entry};
+use crate::fuse::session::channel::Channel;
 
 /// Length of the longest structure in an answer.
 const SMALL: usize = 144;
@@ -97,15 +98,21 @@ impl Answers {
     }
 }
 
-/// A request of a ring. Dropping it answers with EIO.
+/// Where the answer to a request goes.
+#[derive(Debug)]
+enum Route {
+    /// An entry of a ring.
+    Ring { answers: Arc<Answers>, memory: &'static Entry, entry: usize, other_requests: OtherRequests },
+    /// The FUSE device.
+    Device(Channel),
+}
+
+/// A request. Dropping it answers with EIO.
 #[derive(Debug)]
 pub(in crate::fuse::session) struct Slot {
     /// `None` once it is answered.
-    open: Option<Arc<Answers>>,
-    memory: &'static Entry,
-    entry: usize,
+    open: Option<Route>,
     unique: u64,
-    other_requests: OtherRequests,
 }
 
 /// Other requests of the thread that serves a request.
@@ -127,57 +134,124 @@ impl Slot {
         unique: u64,
         other_requests: OtherRequests,
     ) -> Slot {
-        Slot { open: Some(answers), memory, entry, unique, other_requests }
+        Slot { open: Some(Route::Ring { answers, memory, entry, other_requests }), unique }
     }
 
-    pub(in crate::fuse::session) fn other_requests(&self) -> OtherRequests {
-        self.other_requests
+    /// Creates the slot of a request from the FUSE device.
+    pub(in crate::fuse::session) fn of_device(channel: Channel, unique: u64) -> Slot {
+        Slot { open: Some(Route::Device(channel)), unique }
+    }
+
+    /// Returns the other requests of the thread. `None` over the device, where only the kernel
+    /// knows.
+    pub(in crate::fuse::session) fn other_requests(&self) -> Option<OtherRequests> {
+        match &self.open {
+            Some(Route::Ring { other_requests, .. }) => Some(*other_requests),
+            Some(Route::Device(_)) | None => None,
+        }
     }
 
     /// Announces the memory of the payload to the client, which keeps it registered.
     pub(super) fn announce_payload(&self) {
-        let (start, len) = (self.memory.payload_start(), self.memory.payload_len());
-        // SAFETY: the memory of an entry is never unmapped.
-        unsafe { announce_receive_buffer(start, len) };
+        if let Some(Route::Ring { memory, .. }) = &self.open {
+            // SAFETY: the memory of an entry is never unmapped.
+            unsafe { announce_receive_buffer(memory.payload_start(), memory.payload_len()) };
+        }
     }
 
-    fn send(&mut self, errno: i32, payload: Payload) {
-        if let Some(answers) = self.open.take() {
-            answers.push(Answer { entry: self.entry, unique: self.unique, errno, payload });
+    /// Answers with bytes that are in no entry.
+    fn send(&mut self, errno: i32, bytes: &[u8]) {
+        let unique = self.unique;
+        match self.open.take() {
+            Some(Route::Ring { answers, entry, .. }) => {
+                let payload = if bytes.is_empty() {
+                    Payload::InPlace(0)
+                } else {
+                    let mut small = [0; SMALL];
+                    small[..bytes.len()].copy_from_slice(bytes);
+                    Payload::Small(small, bytes.len())
+                };
+                answers.push(Answer { entry, unique, errno, payload });
+            }
+            Some(Route::Device(channel)) => channel.send(unique, errno, bytes),
+            None => {}
         }
     }
 
     pub(in crate::fuse::session) fn error(mut self, errno: i32) {
-        self.send(errno, Payload::InPlace(0));
+        self.send(errno, &[]);
     }
 
     pub(in crate::fuse::session) fn done(mut self) {
-        self.send(0, Payload::InPlace(0));
+        self.send(0, &[]);
     }
 
     /// Answers with a structure. The payload of the request may be in use.
     pub(in crate::fuse::session) fn answer(mut self, value: &(impl IntoBytes + Immutable)) {
-        let (value, mut bytes) = (value.as_bytes(), [0; SMALL]);
-        bytes[..value.len()].copy_from_slice(value);
-        self.send(0, Payload::Small(bytes, value.len()));
+        self.send(0, value.as_bytes());
     }
 
     /// Answers with `len` bytes, all of which `fill` writes. The payload of the request must not be
     /// in use.
     pub(in crate::fuse::session) fn data(mut self, len: usize, fill: impl FnOnce(&mut [u8])) {
-        if len > self.memory.payload_len() {
-            return self.error(Errno::IO.raw_os_error());
+        match self.open.take() {
+            Some(Route::Ring { answers, memory, entry, .. }) => {
+                let (unique, fits) = (self.unique, len <= memory.payload_len());
+                let errno = if fits { 0 } else { Errno::IO.raw_os_error() };
+                let len = if fits { len } else { 0 };
+                if fits {
+                    // SAFETY: the request has no answer yet, and decoding has copied the parts of
+                    // its payload (`decode`).
+                    fill(unsafe { memory.payload_mut(len) });
+                }
+                answers.push(Answer { entry, unique, errno, payload: Payload::InPlace(len) });
+            }
+            Some(Route::Device(channel)) => channel.send_filled(self.unique, len, fill),
+            None => {}
         }
-        // SAFETY: the request has no answer yet, and decoding has copied the parts of its payload
-        // (`decode`).
-        fill(unsafe { self.memory.payload_mut(len) });
-        self.send(0, Payload::InPlace(len));
+    }
+
+    /// Answers with bytes. The payload of the request must not be in use.
+    pub(in crate::fuse::session) fn bytes(mut self, bytes: &[u8]) {
+        match self.open.take_if(|route| matches!(route, Route::Device(_))) {
+            Some(Route::Device(channel)) => channel.send(self.unique, 0, bytes),
+            _ => self.data(bytes.len(), |into| into.copy_from_slice(bytes)),
+        }
+    }
+
+    /// Answers with bytes of shared memory: `lend` returns them for one system call, `copy` copies
+    /// them.
+    pub(in crate::fuse::session) fn shared<'a>(
+        mut self,
+        len: usize,
+        lend: impl FnOnce() -> &'a [u8],
+        copy: impl FnOnce(&mut [u8]),
+    ) {
+        match self.open.take_if(|route| matches!(route, Route::Device(_))) {
+            Some(Route::Device(channel)) => channel.send_mapped(self.unique, lend()),
+            _ => self.data(len, copy),
+        }
+    }
+
+    /// Returns the memory for a list of names, if it is in an entry.
+    fn entry(&self) -> Option<&'static Entry> {
+        match &self.open {
+            Some(Route::Ring { memory, .. }) => Some(memory),
+            Some(Route::Device(_)) | None => None,
+        }
+    }
+
+    /// Answers with the first `len` bytes of the entry.
+    fn send_in_place(&mut self, len: usize) {
+        if let Some(Route::Ring { answers, entry, .. }) = self.open.take() {
+            answers.push(Answer { entry, unique: self.unique, errno: 0, payload: Payload::InPlace(len) });
+        }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.send(Errno::IO.raw_os_error(), Payload::InPlace(0));
+        self.send(Errno::IO.raw_os_error(), &[]);
     }
 }
 
@@ -187,13 +261,15 @@ pub(in crate::fuse::session) struct List {
     slot: Slot,
     len: usize,
     limit: usize,
+    /// The names, unless they are in an entry.
+    names: Vec<u8>,
 }
 
 impl List {
     /// Creates an empty list of up to `limit` bytes.
     pub(super) fn new(slot: Slot, limit: usize) -> List {
-        let limit = limit.min(slot.memory.payload_len());
-        List { slot, len: 0, limit }
+        let limit = slot.entry().map_or(limit, |memory| limit.min(memory.payload_len()));
+        List { slot, len: 0, limit, names: Vec::new() }
     }
 
     pub(in crate::fuse::session) fn error(self, errno: i32) {
@@ -208,8 +284,14 @@ impl List {
         if end > self.limit {
             return true;
         }
+        let Some(memory) = self.slot.entry() else {
+            parts.iter().for_each(|part| self.names.extend_from_slice(part));
+            self.names.resize(end, 0);
+            self.len = end;
+            return false;
+        };
         // SAFETY: the request has no answer yet, and no payload that is in use.
-        let mut room = unsafe { &mut self.slot.memory.payload_mut(end)[self.len..] };
+        let mut room = unsafe { &mut memory.payload_mut(end)[self.len..] };
         for part in parts {
             // The bytes fit, so this cannot fail.
             room.write_all(part).ok();
@@ -220,7 +302,12 @@ impl List {
     }
 
     pub(in crate::fuse::session) fn done(mut self) {
-        let len = self.len;
-        self.slot.send(0, Payload::InPlace(len));
+        match self.slot.entry() {
+            Some(_) => self.slot.send_in_place(self.len),
+            None => {
+                let names = std::mem::take(&mut self.names);
+                self.slot.send(0, &names);
+            }
+        }
     }
 }

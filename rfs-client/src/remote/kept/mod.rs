@@ -1,0 +1,37 @@
+//! State of a mount that outlives its process.
+//!
+//! A [`KeptState`] is memory that another process holds, too. The client writes down in it what
+//! the server cannot tell the next process: the identity of the mount, references to inodes,
+//! opens, locks, and the calls in flight. The next process opens it, and
+//! [`Client::connect_kept`](crate::Client::connect_kept) continues the session of the dead one.
+//!
+//! The kernel sends again each request that has no answer. A [`RequestScope`] stands for one
+//! request of the kernel. Its effects and its calls are noted until its answer is sent. The next
+//! process takes the effects of a repeated request back ([`KeptState::take_back`]) before it
+//! begins the request anew, and gives each call the reply that the server had noted for it.
+//!
+//! # Concurrency
+//! Session threads. [`kept_state`] and [`scope`] have one lock each, held briefly.
+
+mod area;
+mod counter;
+mod kept_state;
+mod layout;
+mod row;
+mod scope;
+#[cfg(test)]
+mod tests;
+
+/// Format of the kept state. A program continues only states of its own format.
+pub const KEPT_FORMAT: u64 = layout::FORMAT;
+
+pub use self::{
+    counter::Counter,
+    kept_state::{KeptState, KeptStateError},
+    scope::{InScope, RequestScope, is_repeated_request},
+};
+pub(crate) use self::{
+    kept_state::{KeptCalls, KeptLock, KeptReply},
+    row::Row,
+    scope::current,
+};

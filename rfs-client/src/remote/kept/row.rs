@@ -1,0 +1,61 @@
+//! The kept counters of one inode.
+//!
+//! # Concurrency
+//! Any thread. Takes the lock of the current request, if there is one.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use super::{
+    counter::Counter,
+    kept_state::{KeptInode, KeptState},
+    layout::{SLOT, row_at},
+    scope::current,
+};
+
+/// The row of an inode in the kept state.
+#[derive(Debug)]
+pub(crate) struct Row {
+    kept: Arc<KeptState>,
+    ino: u64,
+    index: usize,
+}
+
+impl Row {
+    /// Adds an inode to the state. `None` if there is no room.
+    pub(crate) fn add(kept: &Arc<KeptState>, ino: u64) -> Option<Row> {
+        let index = kept.add_row(ino)?;
+        Some(Row { kept: Arc::clone(kept), ino, index })
+    }
+
+    /// Returns the row of an inode of the previous process.
+    pub(crate) fn of(kept: &Arc<KeptState>, previous: &KeptInode) -> Row {
+        Row { kept: Arc::clone(kept), ino: previous.ino, index: previous.row }
+    }
+
+    /// Adds to a counter, and notes that for the current request.
+    pub(crate) fn count(&self, counter: Counter, amount: i64) {
+        if let Some(scope) = current() {
+            scope.note_effect(self.ino, counter, amount);
+        }
+        let word = self.kept.area().word(row_at(self.index) + counter.offset());
+        // Callers hold the lock of the counter, so there is one writer.
+        let now = word.load(Ordering::Relaxed).saturating_add_signed(amount);
+        word.store(now, Ordering::Release);
+    }
+
+    /// Returns a counter.
+    pub(crate) fn get(&self, counter: Counter) -> u64 {
+        self.kept.area().word(row_at(self.index) + counter.offset()).load(Ordering::Acquire)
+    }
+
+    /// Notes the slot of the inode's record.
+    pub(crate) fn set_slot(&self, slot: u32) {
+        self.kept.area().word(row_at(self.index) + SLOT).store(u64::from(slot) + 1, Ordering::Release);
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        self.kept.free_row(self.index);
+    }
+}

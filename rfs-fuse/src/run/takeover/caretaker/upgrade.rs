@@ -1,0 +1,129 @@
+//! The command `rfs-fuse upgrade`: replaces the program that serves a mount.
+//!
+//! The caretaker of a mount listens on an abstract socket, whose name has the mount's device
+//! number. It obeys its own user and root.
+//!
+//! # Concurrency
+//! The main thread.
+
+use std::{
+    ffi::OsString,
+    io::{self, BufRead, BufReader, Write},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            net::{SocketAddr, UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{CommandFactory, Parser};
+use rustix::net::sockopt::socket_peercred;
+
+use crate::{cli::parse, mount::table};
+
+/// Limit for the answer of the caretaker.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Replaces the program that serves a mount by this one. The mount was made with --takeover.
+/// Programs that use the mount wait for a moment
+#[derive(Debug, Parser)]
+#[command(name = "rfs-fuse upgrade", bin_name = "rfs-fuse upgrade", disable_version_flag = true)]
+struct UpgradeArgs {
+    /// Directory of the mount
+    directory: PathBuf,
+}
+
+/// Returns the command line of the command.
+pub(in crate::run) fn command_line() -> clap::Command {
+    UpgradeArgs::command().name("upgrade")
+}
+
+/// Returns the arguments of the command if the command line asks for it.
+pub(in crate::run) fn own_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
+    arguments.get(1).filter(|first| *first == "upgrade").map(|_| &arguments[1..])
+}
+
+fn address(device: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("rfs-caretaker-{device}"))
+}
+
+/// Listens for upgrades of the mount with this device number.
+pub(super) fn listen(device: &str) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&address(device)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Accepts a request. Returns the program that is to serve the mount, and the connection.
+pub(super) fn accept(listener: &UnixListener) -> io::Result<(PathBuf, UnixStream)> {
+    let (stream, _) = listener.accept()?;
+    let user = socket_peercred(&stream)?.uid;
+    if !user.is_root() && user != rustix::process::geteuid() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let mut line = Vec::new();
+    BufReader::new(&stream).read_until(b'\n', &mut line)?;
+    line.pop_if(|last| *last == b'\n');
+    Ok((PathBuf::from(std::ffi::OsStr::from_bytes(&line)), stream))
+}
+
+/// Answers a request: `Ok` with the number of the new process.
+pub(super) fn answer(mut stream: &UnixStream, outcome: Result<u32, String>) {
+    let line = match outcome {
+        Ok(pid) => format!("ok {pid}\n"),
+        Err(why) => format!("error {}\n", why.replace('\n', " ")),
+    };
+    // The command may have ended.
+    stream.write_all(line.as_bytes()).ok();
+}
+
+/// Runs the command. Returns the exit code.
+pub(in crate::run) fn main(arguments: &[OsString]) -> u8 {
+    let args = match parse::<UpgradeArgs>(arguments.to_vec()) {
+        Ok(args) => args,
+        Err(code) => return code,
+    };
+    match upgrade(&args.directory) {
+        Ok(pid) => {
+            println!("rfs-fuse: process {pid} serves {}", args.directory.display());
+            0
+        }
+        Err(why) => {
+            eprintln!("rfs-fuse upgrade: {}: {why}", args.directory.display());
+            1
+        }
+    }
+}
+
+fn upgrade(directory: &Path) -> Result<u32, String> {
+    let path = std::path::absolute(directory).map_err(|e| e.to_string())?;
+    let entry = table::topmost(&path).ok_or("nothing is mounted there")?;
+    let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    let stream = address(&entry.device).and_then(|address| UnixStream::connect_addr(&address));
+    let mut stream = stream.map_err(|e| match e.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "the mount has no caretaker: mount with --takeover, as root or as the same user".to_owned()
+        }
+        _ => e.to_string(),
+    })?;
+    let ask = || {
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.write_all(program.as_os_str().as_bytes())?;
+        stream.write_all(b"\n")?;
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line)?;
+        io::Result::Ok(line)
+    };
+    let line = { ask }().map_err(|e| format!("no answer of the caretaker: {e}"))?;
+    match line.trim_end().split_once(' ') {
+        Some(("ok", pid)) => pid.parse().map_err(|_| format!("the caretaker says {line:?}")),
+        Some(("error", why)) => Err(why.to_owned()),
+        _ => Err("the caretaker refuses, as the mount is another user's".into()),
+    }
+}

@@ -1,0 +1,125 @@
+//! A mount that outlives this process: how it begins, and how it continues.
+//!
+//! # Concurrency
+//! The main thread.
+
+use std::{
+    collections::HashSet,
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use fuser::{Config, Session};
+
+use super::caretaker::{HeldMount, Kept, Link};
+use crate::{
+    cli::Args,
+    fuse::{Device, DirectServing, DirectSession, Filesystem, Placement, Resent, descriptors::clone_of},
+    mount::{Mounted, Target},
+    run::error::{RunError, os},
+};
+use rfs_client::KeptState;
+
+/// Word of the kept state with the longest write of the kernel. The negotiation comes before it.
+const MAX_WRITE: usize = 3;
+
+/// A mount with a caretaker.
+pub(in crate::run) struct Continued {
+    link: Link,
+    state: Arc<KeptState>,
+    /// Devices and requests of a previous process.
+    previous: Option<(Vec<Arc<OwnedFd>>, Vec<Resent>)>,
+}
+
+/// Threads that serve a mount.
+pub(in crate::run) struct KeptServing {
+    pub(in crate::run) threads: DirectServing,
+    /// True for a new mount.
+    pub(in crate::run) is_first: bool,
+    /// The connection with the caretaker.
+    pub(in crate::run) link: Link,
+}
+
+impl Continued {
+    /// Prepares a new mount, or takes the requests of a previous process. Returns where the mount
+    /// of the previous process is.
+    pub(in crate::run) fn begin(
+        link: Link,
+        kept: Option<Kept>,
+    ) -> Result<(Continued, Option<Target>), RunError> {
+        let Some(Kept { mount, devices, state }) = kept else {
+            let state = KeptState::create().map_err(os("cannot keep the state of the mount"))?;
+            return Ok((Continued { link, state, previous: None }, None));
+        };
+        let taken = || {
+            let mounted = Mounted::named(&mount.path, mount.device.clone(), &mount.maker);
+            let mounted = mounted.ok_or(io::ErrorKind::InvalidData)?;
+            let first = devices.first().ok_or(io::ErrorKind::InvalidData)?;
+            let resent = Resent::take_all(first, state.word(MAX_WRITE) as usize)?;
+            io::Result::Ok((resent, first.try_clone()?, mounted))
+        };
+        let (mut resent, first, mounted) =
+            taken().map_err(os("cannot continue the session of the kernel"))?;
+        state.take_back(&Resent::numbers(&resent));
+        // Begun appends come first: their locks tell how far they came.
+        resent.sort_by_key(|request| !request.repeated().is_some_and(|unique| state.is_begun_append(unique)));
+        let target = Target::HandedOver(first, mounted);
+        Ok((Continued { link, state, previous: Some((devices, resent)) }, Some(target)))
+    }
+
+    /// Returns the kept state.
+    pub(in crate::run) fn state(&self) -> &Arc<KeptState> {
+        &self.state
+    }
+
+    /// Returns the kernel's numbers of the requests that it has sent again.
+    pub(in crate::run) fn repeated(&self) -> HashSet<u64> {
+        self.previous.as_ref().map_or_else(HashSet::new, |(_, resent)| Resent::numbers(resent))
+    }
+
+    /// Returns true if a previous process has served the mount.
+    pub(in crate::run) fn has_previous(&self) -> bool {
+        self.previous.is_some()
+    }
+}
+
+/// Begins to serve a mount, or continues to.
+pub(in crate::run) fn start_kept<F: Filesystem>(
+    args: &Args,
+    (mut filesystem, placement): (F, &Placement),
+    (Continued { link, state, previous }, mount, lock): (Continued, HeldMount, Option<File>),
+    (device, own, config): (OwnedFd, &Arc<OwnedFd>, Config),
+) -> Result<KeptServing, RunError> {
+    let is_first = previous.is_none();
+    let (filesystem, devices, resent) = match previous {
+        Some((devices, resent)) => {
+            filesystem.continue_session([0, 1, 2].map(|index| state.word(index)), state.takeovers());
+            (Arc::new(filesystem), devices, resent)
+        }
+        None => {
+            let filesystem = Device::new(filesystem, placement, own, false);
+            let started = filesystem.started();
+            // fuser negotiates, and its session ends before the first request.
+            drop(Session::from_fd(filesystem, device, config.acl, config).map_err(RunError::Handshake)?);
+            let agreed =
+                started.get().ok_or_else(|| RunError::Handshake(io::ErrorKind::InvalidData.into()))?;
+            let filesystem = Arc::clone(&agreed.filesystem);
+            let mut devices = vec![Arc::clone(own)];
+            for _ in 1..args.threads() {
+                let clone = clone_of(own.as_fd()).map_err(os("cannot reach the kernel"))?;
+                devices.push(Arc::new(clone.into()));
+            }
+            let negotiated = filesystem.negotiated();
+            negotiated.into_iter().enumerate().for_each(|(index, value)| state.set_word(index, value));
+            state.set_word(MAX_WRITE, args.settings().max_write.into());
+            link.keep(&mount, &state, &devices, lock.as_ref()).map_err(os("cannot reach the caretaker"))?;
+            (filesystem, devices, Vec::new())
+        }
+    };
+    let max_write = state.word(MAX_WRITE) as usize;
+    let session = DirectSession { devices, kept: state, max_write, resent };
+    let threads = session.start(&filesystem, placement).map_err(os("cannot start a thread"))?;
+    Ok(KeptServing { threads, is_first, link })
+}
