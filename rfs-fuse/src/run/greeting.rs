@@ -31,6 +31,11 @@ pub(super) fn announce_again(args: &Args, mounted: &Mounted) {
     {
         log::warn!("cannot write to the log file: {e}");
     }
+    if args.detached
+        && let Err(e) = daemon::detach(args.log_file.as_deref())
+    {
+        log::warn!("cannot go to the background: {e}");
+    }
     log::warn!("the program of {} had ended: this process continues", mounted.path().display());
 }
 

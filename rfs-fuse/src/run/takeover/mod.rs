@@ -8,6 +8,7 @@ mod kept;
 
 use std::{
     ffi::OsString,
+    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
@@ -20,7 +21,7 @@ use super::error::{RunError, os};
 use crate::{
     cli::{Args, IoUring, LostServer},
     daemon,
-    mount::within,
+    mount::{mount_point, within},
 };
 
 pub(in crate::run) use caretaker::{
@@ -34,6 +35,9 @@ const KERNEL: (u32, u32) = (6, 16);
 /// Time for which a program that continues tries to reach the server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Exit codes of programs that a signal has ended begin here.
+const KILLED: u8 = 128;
 
 /// What this process is.
 pub(in crate::run) enum Prepared {
@@ -80,7 +84,21 @@ pub(in crate::run) fn prepare(args: &Args, arguments: &[OsString]) -> Result<Pre
     if args.detached {
         daemon::start_session();
     }
-    caretaker::run(arguments, ready).map(Prepared::Ended).map_err(os("the caretaker of the mount ends"))
+    let code =
+        caretaker::run(arguments, directory(args), ready).map_err(os("the caretaker of the mount ends"))?;
+    if code >= KILLED {
+        // A program that was killed before the caretaker held its mount has left it dead.
+        mount_point(&args.mount_point(), &args.mount_options().fs_type).ok();
+    }
+    Ok(Prepared::Ended(code))
+}
+
+/// Returns the directory that relative paths of the command line begin in. A caretaker that looked
+/// into its own mount would wait for the program that it has to start.
+fn directory(args: &Args) -> PathBuf {
+    let mount_point = std::path::absolute(args.mount_point()).unwrap_or_default();
+    let here = std::env::current_dir().ok().filter(|here| !here.starts_with(&mount_point));
+    here.unwrap_or_else(|| "/".into())
 }
 
 /// Checks that the mount can outlive its program.

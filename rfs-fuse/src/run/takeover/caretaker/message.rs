@@ -39,8 +39,8 @@ pub(in crate::run) struct HeldMount {
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// The caretaker: begin. If there is a mount to continue, its descriptors are the kept state and
-    /// then the devices.
+    /// The caretaker: begin. The descriptors of a mount to continue are the kept state and then the
+    /// devices.
     Start(Option<HeldMount>),
     /// The serving program: hold this mount, with its descriptors. The last one is the locked
     /// directory below the mount, if `has_lock`.

@@ -84,6 +84,8 @@ struct Caretaker<'a> {
     /// The program to start next, and the one that this process runs.
     path: PathBuf,
     own: File,
+    /// Where relative paths of the arguments begin.
+    directory: PathBuf,
     held: Option<Held>,
     listener: Option<UnixListener>,
     upgrade: Option<Upgrade>,
@@ -102,9 +104,13 @@ enum Death {
     Stuck,
 }
 
-/// Runs the caretaker with the arguments of the mount. `ready` runs when the mount answers for the
-/// first time. Returns the exit code.
-pub(in crate::run) fn run<'a>(arguments: &'a [OsString], ready: impl FnOnce() + 'a) -> io::Result<u8> {
+/// Runs the caretaker with the arguments of the mount, whose relative paths begin in `directory`.
+/// `ready` runs when the mount answers for the first time. Returns the exit code.
+pub(in crate::run) fn run<'a>(
+    arguments: &'a [OsString],
+    directory: PathBuf,
+    ready: impl FnOnce() + 'a,
+) -> io::Result<u8> {
     rustix::thread::set_name(c"rfs-caretaker").ok();
     // One byte of the pipe does not tell signals apart, so each signal has a pipe.
     let mut pipes = Vec::new();
@@ -121,6 +127,7 @@ pub(in crate::run) fn run<'a>(arguments: &'a [OsString], ready: impl FnOnce() + 
         arguments,
         path: std::env::current_exe()?,
         own: File::open("/proc/self/exe")?,
+        directory,
         held: None,
         listener: None,
         upgrade: None,
@@ -169,11 +176,12 @@ impl Caretaker<'_> {
     /// Starts a serving program.
     fn start(&self) -> io::Result<Program> {
         let (own, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let run = |path: &Path, its: OwnedFd| {
+        let run = |path: &Path, directory: &Path, its: OwnedFd| {
             Command::new(path)
                 // `mount8::parse` reads the command line according to the program's name.
                 .arg0("rfs-fuse")
                 .args(self.arguments.iter().skip(1))
+                .current_dir(directory)
                 .env(STARTED, "1")
                 // The caretaker tells the service manager.
                 .env_remove("NOTIFY_SOCKET")
@@ -181,10 +189,18 @@ impl Caretaker<'_> {
                 .spawn()
         };
         let started = Instant::now();
-        let child = run(&self.path, its.try_clone()?).or_else(|e| {
-            log::warn!("cannot start {}: {e}: starting the program of the caretaker", self.path.display());
-            run(Path::new(&format!("/proc/self/fd/{}", self.own.as_raw_fd())), its)
-        })?;
+        let own_path = format!("/proc/self/fd/{}", self.own.as_raw_fd());
+        let own_path = Path::new(&own_path);
+        let child = run(&self.path, &self.directory, its.try_clone()?)
+            .or_else(|e| {
+                log::warn!(
+                    "cannot start {}: {e}: starting the program of the caretaker",
+                    self.path.display()
+                );
+                run(own_path, &self.directory, its.try_clone()?)
+            })
+            // The directory may have gone.
+            .or_else(|_| run(own_path, Path::new("/"), its))?;
         let descriptors: Vec<BorrowedFd<'_>> =
             self.held.iter().flat_map(|held| &held.descriptors).map(AsFd::as_fd).collect();
         let mount = self.held.as_ref().map(|held| held.mount.clone());
