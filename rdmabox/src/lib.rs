@@ -162,6 +162,7 @@ pub mod tls;
 pub mod verbs;
 
 pub use memory::{Buffer, CallerMr, Memory, MemoryError, OwnedOp, PreMrThreshold, RecvBuf, SendBuf, Slice};
+pub use runtime::trace;
 pub use session::*;
 
 #[doc = include_str!("../GUIDE.md")]

@@ -24,7 +24,7 @@ use crate::{
         Mutex, ReaderLock, TryMutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    verbs::{DirectOp, MrHandle, QpState, QueuePair, RemoteAddr, WcStatus},
+    verbs::{DirectOp, MrHandle, QpState, QueuePair, RemoteAddr, SendOp, WcStatus},
 };
 
 /// One caller's part of a work request.
@@ -40,6 +40,17 @@ pub(crate) enum Kind {
     Read,
     Write,
     Atomic,
+}
+
+impl Kind {
+    /// Returns the kind of an operation.
+    pub(crate) fn of(op: &SendOp) -> Kind {
+        match op {
+            SendOp::Read { .. } => Kind::Read,
+            SendOp::Write { .. } | SendOp::Send { .. } => Kind::Write,
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::FetchOp { .. } => Kind::Atomic,
+        }
+    }
 }
 
 /// A posted work request.
@@ -64,6 +75,8 @@ pub(crate) struct PostedWr {
     pub is_repeat: bool,
     /// Time from which the operation timeout counts: that of the post. Earlier for a repetition.
     pub posted_at: Instant,
+    /// Its number in a trace; 0 if it is not traced.
+    pub traced_as: u64,
 }
 
 /// Finished work requests in posting order, with all their members in the same order.
@@ -382,6 +395,7 @@ mod tests {
             merged_at: None,
             is_repeat: false,
             posted_at: Instant::now(),
+            traced_as: 0,
         }
     }
 

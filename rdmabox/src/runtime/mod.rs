@@ -23,6 +23,7 @@ mod queue;
 mod serve_state;
 mod silence;
 mod state;
+pub mod trace;
 mod wait;
 
 pub use self::path::Until;

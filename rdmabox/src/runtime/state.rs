@@ -10,6 +10,7 @@ use super::{
     queue::{Batch, Direction, Gathering, IdleParts, ObjectPool},
     serve_state::{Backoff, ServeState},
     silence::Silence,
+    trace::Tracer,
     wait::{CqWaiters, MAX_LANES, ShortestTimeout},
 };
 use crate::{
@@ -60,6 +61,8 @@ pub(crate) struct RuntimeInit {
     pub timeout: Duration,
     /// Time limit of a queue pair replacement.
     pub mend_timeout: Duration,
+    /// Reports the steps of requests.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 #[derive(Debug)]
@@ -125,6 +128,7 @@ pub(crate) struct Runtime {
     pub(super) ticker: Mutex<Option<JoinHandle<()>>>,
     /// False in models, where time does not pass, and once that thread could not be started.
     pub(super) may_tick: AtomicBool,
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl Runtime {
@@ -194,7 +198,14 @@ impl Runtime {
             gather_backoff: Backoff::default(),
             ticker: Mutex::new(None),
             may_tick: AtomicBool::new(!cfg!(loom)),
+            tracer: init.tracer,
         })
+    }
+
+    /// Returns the tracer if it is on.
+    #[inline]
+    pub(super) fn active_tracer(&self) -> Option<&Tracer> {
+        self.tracer.as_deref().filter(|tracer| tracer.is_on())
     }
 
     pub(crate) fn is_dead(&self) -> bool {

@@ -79,6 +79,7 @@ impl FetchLane {
             retry: init.polling.1,
             timeout: init.timeout,
             mend_timeout: Duration::ZERO,
+            tracer: None,
         })))
     }
 }

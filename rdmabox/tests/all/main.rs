@@ -39,6 +39,7 @@ mod started_lists;
 mod support;
 mod timeouts;
 mod tls;
+mod trace;
 mod wait_timeout;
 
 #[test]

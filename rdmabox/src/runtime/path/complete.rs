@@ -207,6 +207,7 @@ impl Runtime {
             self.silence.end(now);
         }
         for (mut wr, status) in wrs.drain(..) {
+            let traced = self.trace_completion(&wr, members, status);
             let mut own = members.drain(..wr.members);
             wr.registrations.clear();
             self.lanes[wr.lane].vacate(1);
@@ -215,6 +216,7 @@ impl Runtime {
             if !repeated {
                 self.finish(wr, status, now, own);
             }
+            drop(traced);
         }
     }
 

@@ -16,6 +16,7 @@ use crate::{
     runtime::{
         lane::{Kind, Lane, QpGeneration},
         state::Runtime,
+        trace::{TraceEvent, current_request},
     },
     stats::Direction,
     sync::{atomic::Ordering, now, thread_slot},
@@ -62,10 +63,13 @@ impl Runtime {
             return ExecuteAttempt::NotPossible;
         }
         let counts = self.stats.direct_counts.of(thread_slot::current());
-        let timed = counts.is_timed(direction);
+        let (timed, tracer) = (counts.is_timed(direction), self.active_tracer());
         // All callers take the first usable lane: they share no mutable state there.
         for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| !lane.is_down()) {
-            let result = if timed { self.execute_timed(lane, kind, op) } else { lane.execute_now(op) };
+            let result = match timed || tracer.is_some() {
+                true => self.execute_timed(lane, kind, op, timed),
+                false => lane.execute_now(op),
+            };
             match result {
                 Some(Ok(())) => {
                     counts.count(direction, op.byte_len());
@@ -81,17 +85,25 @@ impl Runtime {
         ExecuteAttempt::NotPossible
     }
 
+    /// Executes a request, and reports it if the tracer is on. Records the latency if `timed`.
     #[cold]
     fn execute_timed(
         &self,
         lane: &Lane,
         kind: Kind,
         op: &mut DirectOp<'_>,
+        timed: bool,
     ) -> Option<Result<(), (WcStatus, QpGeneration)>> {
-        let started = now();
+        let began = now();
         let result = lane.execute_now(op);
         if let Some(Ok(())) = result {
-            self.count_latency(kind, now().saturating_duration_since(started));
+            if timed {
+                self.count_latency(kind, now().saturating_duration_since(began));
+            }
+            if let Some(tracer) = self.active_tracer() {
+                let (request, kind, bytes) = (current_request(), kind.into(), op.byte_len());
+                tracer.record(&TraceEvent::Executed { request, kind, bytes, began });
+            }
         }
         result
     }

@@ -8,10 +8,13 @@
 //! Runs on the combiner's thread. It takes the lane's queue, then the queue pair's reader lock.
 //! Refused requests are finished without locks.
 
+pub(super) mod tracing;
+
 use std::{ops::Range, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
+use self::tracing::{trace_planned, trace_posted};
 use crate::{
     batch::{InFlightHandle, Plan},
     mapping::Memory,
@@ -20,10 +23,14 @@ use crate::{
         lane::{Kind, Member, PostedWr, wr_id},
         queue::{Batch, FenceTracker, GroupOp, Pending, Ready, Repeat, Request},
         state::Runtime,
+        trace::LocalMemory,
         wait::Ticket,
     },
     sync::now,
-    verbs::{Access, MrHandle, RemoteAddr, SendFlags, SendOp, SendWr, Sge, VerbsError, WcStatus},
+    verbs::{
+        Access, MrHandle, PostError, QueuePair, RemoteAddr, SendFlags, SendOp, SendWr, Sge, VerbsError,
+        WcStatus,
+    },
 };
 
 /// The parts of a work request, except for its members.
@@ -122,11 +129,7 @@ impl Batch {
         for (index, step) in ops.into_iter().enumerate() {
             let change = step.changes();
             let len = step.loan.len() as u64;
-            let kind = match step.op {
-                SendOp::Read { .. } => Kind::Read,
-                SendOp::Write { .. } | SendOp::Send { .. } => Kind::Write,
-                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::FetchOp { .. } => Kind::Atomic,
-            };
+            let kind = Kind::of(&step.op);
             let flags = if fetched.step(&step.op, len) { SendFlags::FENCE } else { SendFlags::empty() };
             let staged = runtime.is_stageable(&step.loan)
                 && (kind == Kind::Atomic || len <= runtime.limits.stage_threshold);
@@ -146,6 +149,7 @@ impl Batch {
     fn add(&mut self, runtime: &Runtime, parts: WrParts, first_member: usize) {
         let WrParts { op, kind, flags, len, admitted, staged, in_flight, merged_at, posted_at } = parts;
         let members = &self.members[first_member..];
+        let tracing = runtime.active_tracer().map(|tracer| (tracer, now()));
         let mut posted = PostedWr {
             lane: self.lane,
             registrations: SmallVec::new(),
@@ -158,58 +162,78 @@ impl Batch {
             merged_at,
             is_repeat: false,
             posted_at,
+            traced_as: 0,
         };
         let first = self.sges.len();
         let inline = kind == Kind::Write && members.len() == 1 && len <= u64::from(runtime.max_inline);
-        if inline {
+        let memory = if inline {
             runtime.stats.inline_bytes.add(len);
+            LocalMemory::Inline
         } else {
-            if staged {
-                posted.staging = runtime.pool.acquire(len as usize);
-                if posted.staging.is_none() && len > 0 {
-                    runtime.stats.pool_misses.inc();
-                }
-            }
-            let mut lkey = runtime.pool_mr.lkey();
-            if staged && posted.staging.is_none() && members.len() > runtime.limits.max_sge as usize {
-                // The pool is exhausted, and the request has too many parts to be posted unstaged.
-                match stage_outside_pool(runtime, len) {
-                    Ok((staging, handle)) => {
-                        lkey = handle.lkey();
-                        posted.staging = Some(staging);
-                        posted.registrations.push(handle);
-                    }
-                    // The post refuses this request, because it has too many elements.
-                    Err(e) => {
-                        log::error!("cannot allocate a staging buffer for {} requests: {e}", members.len())
-                    }
-                }
-            }
-            match &posted.staging {
-                Some(staging) => {
-                    runtime.stats.pre_mr_bytes.add(len);
-                    let mut at = 0;
-                    for member in members {
-                        if kind == Kind::Write {
-                            member.loan.stage(staging, at);
-                        }
-                        at += member.loan.len();
-                    }
-                    #[cfg(feature = "model")]
-                    if kind == Kind::Write {
-                        runtime.pd.copied(len);
-                    }
-                    self.sges.push(Sge { addr: staging.addr(), length: len as u32, lkey });
-                }
-                None => {
-                    for member in members {
-                        self.sges.push(runtime.sge_for(&member.loan, &mut posted.registrations));
-                    }
-                }
-            }
+            add_elements(runtime, &mut posted, staged, members, &mut self.sges)
+        };
+        if let Some((tracer, began)) = tracing {
+            trace_planned(tracer, &mut posted, members, memory, began);
         }
         self.ready.push(Ready { op, sges: first..self.sges.len(), first_member, inline, flags, posted });
     }
+}
+
+/// Adds the elements of a work request to `sges`. Copies its bytes to the pool if it is `staged`
+/// and the pool has room, else registers its memory.
+#[inline]
+fn add_elements(
+    runtime: &Runtime,
+    posted: &mut PostedWr,
+    staged: bool,
+    members: &[Member],
+    sges: &mut Vec<Sge>,
+) -> LocalMemory {
+    let (len, kind) = (posted.len, posted.kind);
+    if staged {
+        posted.staging = runtime.pool.acquire(len as usize);
+        if posted.staging.is_none() && len > 0 {
+            runtime.stats.pool_misses.inc();
+        }
+    }
+    let mut lkey = runtime.pool_mr.lkey();
+    if staged && posted.staging.is_none() && members.len() > runtime.limits.max_sge as usize {
+        // The pool is exhausted, and the request has too many parts to be posted unstaged.
+        match stage_outside_pool(runtime, len) {
+            Ok((staging, handle)) => {
+                lkey = handle.lkey();
+                posted.staging = Some(staging);
+                posted.registrations.push(handle);
+            }
+            // The post refuses this request, because it has too many elements.
+            Err(e) => log::error!("cannot allocate a staging buffer for {} requests: {e}", members.len()),
+        }
+    }
+    let Some(staging) = &posted.staging else {
+        let mut memory = LocalMemory::Lasting;
+        for member in members {
+            let (sge, is_registered) = runtime.sge_for(&member.loan, &mut posted.registrations);
+            sges.push(sge);
+            if is_registered {
+                memory = LocalMemory::Registered;
+            }
+        }
+        return memory;
+    };
+    runtime.stats.pre_mr_bytes.add(len);
+    let mut at = 0;
+    for member in members {
+        if kind == Kind::Write {
+            member.loan.stage(staging, at);
+        }
+        at += member.loan.len();
+    }
+    #[cfg(feature = "model")]
+    if kind == Kind::Write {
+        runtime.pd.copied(len);
+    }
+    sges.push(Sge { addr: staging.addr(), length: len as u32, lkey });
+    LocalMemory::Copied
 }
 
 /// Counts the work requests at their tickets. Called before the post.
@@ -252,32 +276,32 @@ impl Runtime {
         self.registrations.find(loan.addr(), loan.len() as u64, Access::LOCAL_WRITE)
     }
 
-    /// Returns the element for memory that is not staged. Adds the registration that it uses to
-    /// `registrations`.
-    fn sge_for(&self, loan: &Loan, registrations: &mut SmallVec<[MrHandle; 4]>) -> Sge {
+    /// Returns the element for memory that is not staged, and true if the memory was registered for
+    /// this request. Adds the registration that it uses to `registrations`.
+    fn sge_for(&self, loan: &Loan, registrations: &mut SmallVec<[MrHandle; 4]>) -> (Sge, bool) {
         let len = loan.len() as u64;
         if self.pool.contains(loan.addr(), loan.len()) {
             self.stats.registered_bytes.add(len);
-            return loan.sge(self.pool_mr.lkey());
+            return (loan.sge(self.pool_mr.lkey()), false);
         }
         if let Some(handle) = self.cached(loan) {
             self.stats.cache_hits.inc();
             self.stats.registered_bytes.add(len);
             let sge = loan.sge(handle.lkey());
             registrations.push(handle);
-            return sge;
+            return (sge, false);
         }
         self.stats.dyn_mr_bytes.add(len);
         match register(self, loan) {
             Ok((sge, handle)) => {
                 registrations.push(handle);
-                sge
+                (sge, true)
             }
             Err(e) => {
                 // The device cannot register the memory. An invalid element makes this request
                 // alone fail, with a protection error.
                 log::error!("cannot register a caller's buffer: {e}");
-                Sge { addr: 0, length: loan.len() as u32, lkey: 0 }
+                (Sge { addr: 0, length: loan.len() as u32, lkey: 0 }, true)
             }
         }
     }
@@ -287,6 +311,22 @@ impl Runtime {
     fn is_signaled(&self, index: usize, count: usize) -> bool {
         let interval = self.signal_interval as usize;
         index + 1 == count || (interval != 0 && (index + 1).is_multiple_of(interval))
+    }
+
+    /// Posts a list of work requests of `chain` on a lane.
+    #[inline]
+    fn post_list(
+        &self,
+        qp: &dyn QueuePair,
+        (chain, lane): (&[Ready], usize),
+        list: &[SendWr<'_>],
+    ) -> Result<(), PostError> {
+        let tracing = self.active_tracer().map(|tracer| (tracer, now()));
+        let outcome = qp.post_send(list);
+        if let Some((tracer, began)) = tracing {
+            trace_posted(tracer, chain, lane, outcome.is_ok(), began);
+        }
+        outcome
     }
 
     /// Posts a batch on its lane.
@@ -323,7 +363,7 @@ impl Runtime {
                 self.stats.count_post(now.len());
                 let signaled = list.iter().filter(|wr| wr.flags.contains(SendFlags::SIGNALED)).count();
                 self.stats.unsignaled.add((now.len() - signaled) as u64);
-                match qp.post_send(&list) {
+                match self.post_list(&*qp, (now, index), &list) {
                     Ok(()) => accepted += now.len(),
                     Err(e) => {
                         log::debug!("lane {index}: {e}");

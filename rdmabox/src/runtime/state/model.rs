@@ -124,6 +124,7 @@ fn runtime_with(card: Card, polling: PollingMode, timeout: Duration, pages: u64)
         retry: Retry::Fixed(0),
         timeout,
         mend_timeout: NEVER,
+        tracer: None,
     })
 }
 

@@ -18,6 +18,7 @@ use std::{
 
 use crate::{
     error::RequestError,
+    runtime::trace,
     sync::{
         Mutex, Thread,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -90,6 +91,8 @@ pub(crate) struct Ticket {
     started: Instant,
     /// Operation timeout of the requests.
     timeout: Duration,
+    /// Request of the program that they are part of, for a trace; 0 for none.
+    traced_as: u64,
 }
 
 impl Ticket {
@@ -105,6 +108,7 @@ impl Ticket {
             outlives_call,
             started: now(),
             timeout: Duration::ZERO,
+            traced_as: 0,
         }
     }
 
@@ -173,6 +177,7 @@ impl Ticket {
             *self.error.lock() = None;
         }
         (self.started, self.timeout) = (now(), timeout);
+        self.traced_as = trace::current_request();
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -187,6 +192,11 @@ impl Ticket {
     /// Returns the operation timeout of the requests.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// Returns the request of the program that the requests are part of, 0 for none.
+    pub(crate) fn traced_as(&self) -> u64 {
+        self.traced_as
     }
 
     /// Counts a request that is about to be posted on a lane of completion queue `cq`.

@@ -385,6 +385,7 @@ impl<'a> Setup<'a> {
             retry: options.retry_on(self.connector.provider()),
             timeout: options.operation_timeout,
             mend_timeout: options.connect_timeout,
+            tracer: options.trace.clone(),
         })
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     polling::{DEFAULT_MAX_RETRY, PollingMode, Retry},
     provider::{rdma::RdmaOptions, soft::ENGINE_LOOK},
     rpc::{MAX_CALL, StartedReply},
+    runtime::trace::Tracer,
     session::{address::ProviderKind, error::ConnectError},
     tls::TlsClient,
     verbs::QpCaps,
@@ -177,6 +178,9 @@ pub struct SessionOptions {
     /// than a day counts as a day. A session whose queue pair cannot be replaced in this time ends,
     /// also if its other queue pairs work. Default: 4 s.
     pub connect_timeout: Duration,
+    /// Reports each step of each request while it is on ([`trace`](crate::trace)). Sessions with
+    /// the same tracer share its numbers. Default: `None`.
+    pub trace: Option<Arc<Tracer>>,
     /// Faults to inject, for tests (feature `faults`). Sessions with the same plan share its state.
     /// Default: `None`.
     #[cfg(feature = "faults")]
@@ -286,6 +290,7 @@ impl Default for SessionOptions {
             adapt_fetch_size: true,
             operation_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(4),
+            trace: None,
             #[cfg(feature = "faults")]
             faults: None,
             #[cfg(feature = "model")]

@@ -26,13 +26,14 @@ use crate::{
     error::RequestError,
     memory::Loan,
     runtime::{
-        lane::Lane,
+        lane::{Kind, Lane},
+        path::post::tracing::trace_queued,
         queue::{Batch, Combiner, CombinerGuard, GroupOp, Pending, READ, Request, Shift, WRITE},
         state::Runtime,
         wait::Ticket,
     },
     sync::{atomic::Ordering, now},
-    verbs::{RemoteAddr, SendOp},
+    verbs::RemoteAddr,
 };
 
 /// Length in bytes up to which a request is small: it delays other requests little.
@@ -114,9 +115,13 @@ impl Runtime {
         let (direction, counter) =
             if write { (WRITE, &self.stats.write_requests) } else { (READ, &self.stats.read_requests) };
         counter.add(count as u64);
-        let pending = requests.map(|(remote, loan)| Pending {
-            request: Request::Single { remote, loan },
-            ticket: Arc::clone(ticket),
+        let tracer = self.active_tracer();
+        let pending = requests.map(|(remote, loan)| {
+            if let Some(tracer) = tracer {
+                let kind = if write { Kind::Write } else { Kind::Read };
+                trace_queued(tracer, ticket, kind, &loan);
+            }
+            Pending { request: Request::Single { remote, loan }, ticket: Arc::clone(ticket) }
         });
         (direction, self.directions[direction].push(pending))
     }
@@ -141,12 +146,14 @@ impl Runtime {
     /// to flush that direction.
     pub(crate) fn queue_group(&self, ops: SmallVec<[GroupOp; 4]>, ticket: &Arc<Ticket>) -> usize {
         for op in &ops {
-            match op.op {
-                SendOp::Read { .. } => self.stats.read_requests.inc(),
-                SendOp::Write { .. } | SendOp::Send { .. } => self.stats.write_requests.inc(),
-                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::FetchOp { .. } => {
-                    self.stats.atomic_requests.inc()
-                }
+            let kind = Kind::of(&op.op);
+            match kind {
+                Kind::Read => self.stats.read_requests.inc(),
+                Kind::Write => self.stats.write_requests.inc(),
+                Kind::Atomic => self.stats.atomic_requests.inc(),
+            }
+            if let Some(tracer) = self.active_tracer() {
+                trace_queued(tracer, ticket, kind, &op.loan);
             }
         }
         let pending = Pending { request: Request::Group(ops), ticket: Arc::clone(ticket) };

@@ -22,8 +22,8 @@ use crate::{
     provider::soft::SoftDevice,
     runtime::{Link, RuntimeInit, Started, WaitedBy},
     verbs::{
-        Access, CompletionQueue, Device, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, SendWr,
-        StubQp, WcStatus, WorkCompletion,
+        Access, CompletionQueue, Device, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, SendOp,
+        SendWr, StubQp, WcStatus, WorkCompletion,
     },
 };
 
@@ -93,6 +93,7 @@ fn runtime_on(
         retry: Retry::Fixed(0),
         timeout: Duration::from_secs(10),
         mend_timeout: Duration::from_secs(10),
+        tracer: None,
     });
     (runtime, replace)
 }

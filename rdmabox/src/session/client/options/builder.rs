@@ -14,6 +14,7 @@ use crate::{
     polling::PollingMode,
     provider::rdma::RdmaOptions,
     rpc::StartedReply,
+    runtime::trace::Tracer,
     session::{
         address::{Address, ProviderKind},
         client::session::Session,
@@ -88,6 +89,7 @@ impl SessionBuilder {
         adapt_fetch_size: bool,
         operation_timeout: Duration,
         connect_timeout: Duration,
+        trace: impl Into<Option<Arc<Tracer>>> => Into::into,
         #[cfg(feature = "faults")]
         faults: impl Into<Option<Arc<crate::provider::fault::Plan>>> => Into::into,
         #[cfg(feature = "model")]
