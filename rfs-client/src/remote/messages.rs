@@ -4,9 +4,9 @@
 //! Any thread. The message buffers are per thread, so a callback must not make a call while this
 //! thread makes one.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, fmt};
 
-use rdmabox::RequestError;
+use rdmabox::{RequestError, trace::Span};
 use rfs_proto::{Attr, Reply, Request, decode_reply, decode_reply_with, encode_request};
 
 use crate::{
@@ -50,8 +50,29 @@ pub(crate) fn call_in(
     request: &Request<'_>,
     epoch: Option<Epoch>,
 ) -> Result<(Reply, Option<Attr>), ClientError> {
+    let _span = Span::begin("call", || name_of(request).into());
     let options = CallOptions { once: !is_idempotent(request), epoch, ..CallOptions::default() };
     exchange(request, |out, back| remote.call(out, back, options))
+}
+
+/// The first word of what is written to it. The word ends the writing, which may be long.
+#[derive(Default)]
+struct FirstWord(String);
+
+impl fmt::Write for FirstWord {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = text.find(|character: char| !character.is_alphanumeric());
+        self.0.push_str(&text[..end.unwrap_or(text.len())]);
+        end.map_or(Ok(()), |_| Err(fmt::Error))
+    }
+}
+
+/// Returns the name of a request, for a trace: that of its variant.
+fn name_of(request: &Request<'_>) -> String {
+    let mut name = FirstWord::default();
+    // Fails at the end of the name.
+    fmt::Write::write_fmt(&mut name, format_args!("{request:?}")).ok();
+    name.0
 }
 
 /// Starts a call and ignores its reply.
@@ -61,4 +82,15 @@ pub(crate) fn start_on(remote: &dyn Remote, request: &Request<'_>) -> Result<(),
         encode_request(request, out);
         Ok(remote.call(out, back, options)?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_the_name_of_its_variant() {
+        assert_eq!(name_of(&Request::Layout { ino: 5, offset: 0 }), "Layout");
+        assert_eq!(name_of(&Request::StatFs), "StatFs");
+    }
 }

@@ -160,6 +160,10 @@ pub trait Remote: Send + Sync + fmt::Debug {
                     let result = self.write(&[(place, &data)]);
                     done(result, data);
                 }
+                Transfer::Traced(request, transfer) => {
+                    let _scope = request.enter();
+                    self.start(vec![*transfer], None);
+                }
             }
         }
     }

@@ -1,6 +1,9 @@
 //! One-sided operations on the server's memory: steps of a list, and started reads and writes.
 
-use rdmabox::{RemoteAddr, RequestError, Session};
+use rdmabox::{
+    RemoteAddr, RequestError, Session,
+    trace::{self, TracedRequest},
+};
 use smallvec::SmallVec;
 
 use crate::remote::address::Place;
@@ -66,6 +69,8 @@ pub enum Transfer {
     /// Writes bytes to a place, and runs the callback when the write has ended, as for a read. A
     /// failed write may still take effect until the same write has been repeated.
     Write(Place, Vec<u8>, WriteDone),
+    /// A transfer of a request that a trace reports.
+    Traced(TracedRequest, Box<Transfer>),
 }
 
 impl Transfer {
@@ -73,6 +78,33 @@ impl Transfer {
     pub fn place(&self) -> Place {
         match self {
             Transfer::Read(place, ..) | Transfer::Write(place, ..) => *place,
+            Transfer::Traced(_, transfer) => transfer.place(),
+        }
+    }
+
+    /// Returns the number of bytes.
+    pub(crate) fn byte_len(&self) -> usize {
+        match self {
+            Transfer::Read(_, len, _) => *len,
+            Transfer::Write(_, data, _) => data.len(),
+            Transfer::Traced(_, transfer) => transfer.byte_len(),
+        }
+    }
+
+    /// Returns true for a write.
+    pub(crate) fn is_write(&self) -> bool {
+        match self {
+            Transfer::Read(..) => false,
+            Transfer::Write(..) => true,
+            Transfer::Traced(_, transfer) => transfer.is_write(),
+        }
+    }
+
+    /// Keeps the request of this thread with the transfer, for a trace.
+    pub(crate) fn traced(self) -> Transfer {
+        match trace::current() {
+            Some(request) => Transfer::Traced(request, Box::new(self)),
+            None => self,
         }
     }
 
@@ -81,6 +113,7 @@ impl Transfer {
         match self {
             Transfer::Read(_, _, done) => done(Err(error)),
             Transfer::Write(_, data, done) => done(Err(error), data),
+            Transfer::Traced(_, transfer) => transfer.fail(error),
         }
     }
 }
@@ -105,6 +138,10 @@ pub(crate) fn start_at(session: &Session, remote: RemoteAddr, transfer: Transfer
                 // The buffer always comes back to a callback.
                 Err(failed) => done(Err(failed.error), failed.buffer.unwrap_or_default()),
             });
+        }
+        Transfer::Traced(request, transfer) => {
+            let _scope = request.enter();
+            start_at(session, remote, *transfer);
         }
     }
 }

@@ -335,9 +335,9 @@ fn store_step<'a>(step: &'a mut Move<'_>, link: &Link) -> Result<Step<'a>, Strin
 fn start_stored(link: &Link, transfer: Transfer) {
     let place = transfer.place();
     let (memory, offset) = (link.memory(), DataPlace::from_number(place.offset).offset());
-    let remote = match &transfer {
-        Transfer::Read(_, len, _) => memory.for_read(offset, *len),
-        Transfer::Write(_, data, _) => memory.for_write(offset, data.len()),
+    let remote = match transfer.is_write() {
+        false => memory.for_read(offset, transfer.byte_len()),
+        true => memory.for_write(offset, transfer.byte_len()),
     };
     match remote {
         Ok(remote) => start_at(link.session(), remote, transfer),

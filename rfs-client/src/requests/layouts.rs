@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use rdmabox::RequestError;
+use rdmabox::{RequestError, trace::span};
 use rfs_proto::{Errno, Layout, Recall, Reply, Request};
 use smallvec::SmallVec;
 
@@ -200,6 +200,7 @@ impl Layouts {
         offset: u64,
         len: u64,
     ) -> Result<(Pieces, LayoutId), ClientError> {
+        let _span = span("layout", "layout of a read");
         self.know(inode, offset.saturating_add(len))?;
         let pieces = || {
             let layout = inode.layout.read();
@@ -222,6 +223,7 @@ impl Layouts {
         offset: u64,
         mut data: &'d [u8],
     ) -> Result<Option<(WriteParts<'d>, LayoutId)>, ClientError> {
+        let _span = span("layout", "layout of a write");
         let layout = inode.layout.read();
         let mut parts = WriteParts::new();
         // Most writes lie in one extent.

@@ -22,13 +22,6 @@ use crate::{
 const MAX_REQUESTS: usize = 16;
 const MAX_BYTES: usize = 64 << 10;
 
-fn bytes_of(transfer: &Transfer) -> usize {
-    match transfer {
-        Transfer::Read(_, len, _) => *len,
-        Transfer::Write(_, data, _) => data.len(),
-    }
-}
-
 /// The current batch.
 #[derive(Debug, Default)]
 pub(crate) struct Coalescer {
@@ -84,7 +77,7 @@ impl Coalescer {
     /// Returns true if the batch is full now.
     fn push(&self, request: Transfer) -> bool {
         let mut batch = self.batch.lock();
-        batch.bytes += bytes_of(&request);
+        batch.bytes += request.byte_len();
         batch.requests.push(request);
         batch.requests.len() >= MAX_REQUESTS || batch.bytes >= MAX_BYTES
     }

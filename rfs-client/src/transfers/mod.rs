@@ -46,6 +46,7 @@ impl Transfers {
 
     /// Starts a request, with others if more are waiting. May poll completions if none is.
     pub(crate) fn start(&self, remote: &dyn Remote, request: Transfer, next: QueueHint) {
+        let request = request.traced();
         match next {
             QueueHint::Waits | QueueHint::Follows | QueueHint::Unknown => {
                 self.coalescer.add(remote, request, next)

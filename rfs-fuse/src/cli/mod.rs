@@ -26,6 +26,8 @@ use rdmabox::{Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, tls::Tls
 
 use rfs_status::logging::{LogFormat, SYSLOG};
 
+use crate::fuse::parse_limit;
+
 use self::security_labels::SecurityLabels;
 use self::values::{Cache, cache, io_uring, kernel_size, parsed, seconds, subtype, timeout};
 pub(crate) use self::{
@@ -54,6 +56,8 @@ Examples:
                                            use the options that a file has for the mount point
   rfs-fuse scrub /run/rfs/rfs.sock         verify the files of a server with --checksum
   rfs-fuse status /mnt                     what a running mount does (--watch: again and again)
+  rfs-fuse trace /mnt --seconds 2 --out trace.json
+                                           single requests of a running mount, for ui.perfetto.dev
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
 
 An address is unix:/path/to/socket, tcp:host:port or rdma:host:port. /path/to/socket, ./socket and host:port mean
@@ -293,6 +297,23 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS", value_parser = rfs_status::metrics::parse_address)]
     pub(crate) metrics: Option<SocketAddr>,
 
+    /// Write each request of the kernel to this file, in Chrome's trace format: the steps until its
+    /// reply, and what was merged, chained, copied or registered. An existing file is replaced.
+    /// `rfs-fuse trace` records a running mount
+    #[arg(long, value_name = "FILE", help_heading = "Trace")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Stop to write the trace before its file has more than SIZE bytes. The mount goes on
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = parse_limit,
+        default_value = "64M",
+        requires = "trace",
+        help_heading = "Trace"
+    )]
+    pub(crate) trace_limit: u64,
+
     /// Print the session's counters as JSON at the end
     #[arg(long, help_heading = "Session")]
     pub stats_on_exit: bool,
@@ -400,7 +421,7 @@ impl Args {
     /// process in the background leaves its directory, and may need them long after.
     pub(crate) fn with_absolute_paths(mut self) -> Args {
         self.connection.make_paths_absolute();
-        if let Some(path) = &mut self.log_file {
+        for path in [&mut self.log_file, &mut self.trace].into_iter().flatten() {
             *path = from_anywhere(path);
         }
         // An invalid address is refused later.

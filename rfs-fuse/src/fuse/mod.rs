@@ -25,4 +25,5 @@ pub use kernel::{Kernel, KernelLink};
 pub use kernel_cache::losses::{Losses, UnreportedLosses};
 pub use locks::{LockWait, LockWaits};
 pub use session::*;
+pub(crate) use session::{Trace, TraceError, parse_limit};
 pub use settings::{FOREVER, IO_BLOCK, Settings};

@@ -6,7 +6,7 @@ use rdmabox::{KeyFileError, tls::TlsError};
 
 use crate::{
     cli::UsageError,
-    fuse::{SwitchError, UnreportedLosses},
+    fuse::{SwitchError, TraceError, UnreportedLosses},
     mount::MountError,
     private_server,
 };
@@ -58,6 +58,8 @@ pub(super) enum RunError {
     Caretaker(String),
     #[error(transparent)]
     Metrics(#[from] EndpointError),
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     #[error(transparent)]
     Lost(#[from] UnreportedLosses),
 }

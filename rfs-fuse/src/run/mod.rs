@@ -45,13 +45,13 @@ use self::{
 use crate::{
     cli::{self, Args, Configuration, LostServer, USAGE},
     daemon,
-    fuse::{Adapter, KernelLink, Placement},
+    fuse::{Adapter, KernelLink, Placement, Trace},
     mount::{self, Target, within},
     mount8::{self, Invocation},
     null::NullFs,
     private_server::{self, Log, PrivateServer},
     scrub,
-    status::{ObservedMount, command},
+    status::{ObservedMount, command, trace},
 };
 use rfs_client::{AttachOptions, Client};
 use rfs_status::{expiry, logging, metrics::BoundEndpoint};
@@ -59,13 +59,18 @@ use rfs_status::{expiry, logging, metrics::BoundEndpoint};
 /// Time that connecting and attaching may take beyond the timeout for connecting.
 const ATTACH_SLACK: Duration = Duration::from_millis(500);
 
+/// Time to wait for the end of a trace.
+const TRACE_LIMIT: Duration = Duration::from_secs(5);
+
 /// Exit code of a mount that ended because no session with its server is possible any more.
 const SERVER_LOST: u8 = 3;
 
 /// Returns the command line with all commands, for manual pages and completions. The program parses
-/// `scrub` and `status` before it parses its own options.
+/// `scrub`, `status` and `trace` before it parses its own options.
 pub fn command() -> clap::Command {
-    Args::command().subcommands([scrub::command_line(), command::command_line(), takeover::command_line()])
+    let own =
+        [scrub::command_line(), command::command_line(), takeover::command_line(), trace::command_line()];
+    Args::command().subcommands(own)
 }
 
 /// Runs the program. Its name selects the command line of rfs-fuse or of a mount helper. `commit`
@@ -118,6 +123,9 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
     }
     if let Some(arguments) = takeover::own_arguments(arguments) {
         return takeover::upgrade(arguments);
+    }
+    if let Some(arguments) = trace::own_arguments(arguments) {
+        return trace::main(arguments);
     }
     let (configuration, args) = match cli::read(build, arguments) {
         Ok((configuration, args)) => (configuration, args.with_absolute_paths()),
@@ -258,6 +266,18 @@ fn target(args: &Args) -> Result<Target, RunError> {
     })
 }
 
+/// Completes the file of a trace when it is dropped. Waits a limited time for it.
+struct TracedRun<'a>(&'a Arc<Trace>);
+
+impl Drop for TracedRun<'_> {
+    fn drop(&mut self) {
+        let trace = Arc::clone(self.0);
+        if within(TRACE_LIMIT, move || trace.stop()).is_none() {
+            log::warn!("the trace is not complete: its file system does not answer");
+        }
+    }
+}
+
 /// Mounts the export of a running server, or the null file system.
 fn mount_served(
     args: &Args,
@@ -281,13 +301,18 @@ fn mount_served(
     // From here on a signal is an event, so no signal leaves a mount behind.
     let events = listen_for_signals(configuration)?;
     let metrics = args.metrics.map(BoundEndpoint::bind).transpose()?;
+    let recorded = Trace::new();
+    if let Some(path) = &args.trace {
+        recorded.start_file(path.clone(), args.trace_limit)?;
+    }
+    let _traced = TracedRun(&recorded);
     let ring = prepare_ring(args)?;
     // The threads of a ring are bound to the cores of the callers already.
     let follows = !args.no_follow && ring.is_none();
     let place = |several| if follows { Placement::follow(several) } else { Placement::none() };
     let Some(address) = address else {
         let placement = place(false);
-        let threads = Threads { placement: &placement, ring, metrics };
+        let threads = Threads { placement: &placement, ring, metrics, trace: &recorded };
         let outcome = serve(args, target, NullFs::new(args.settings()), threads, None, events, None);
         if args.stats_on_exit {
             report_counters(None, &placement, args.detached);
@@ -295,7 +320,8 @@ fn mount_served(
         return outcome;
     };
     let client = {
-        let options = Session::builder().options(args.session_options()).key(key).tls(tls).into_options();
+        let options = Session::builder().options(args.session_options()).key(key).tls(tls);
+        let options = options.trace(Arc::clone(recorded.tracer())).into_options();
         let (address, mount_point) = (address.clone(), target.path().to_string_lossy().into_owned());
         let attach = AttachOptions { mount_point, ..args.attach_options() };
         let limit = options.connect_timeout + attach.busy_timeout + ATTACH_SLACK;
@@ -306,7 +332,7 @@ fn mount_served(
     };
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
     let placement = place(!client.is_mapped());
-    let threads = Threads { placement: &placement, ring, metrics };
+    let threads = Threads { placement: &placement, ring, metrics, trace: &recorded };
     let link = KernelLink::default();
     let adapter =
         Adapter::new(client.clone(), args.settings(), link.clone()).map_err(os("cannot start a thread"))?;

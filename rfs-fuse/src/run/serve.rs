@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     cli::{Args, IoUring, LostServer},
-    fuse::{Device, Filesystem, Placement, Ring, Serving, Started},
+    fuse::{Device, Filesystem, Placement, Ring, Serving, Started, Trace},
     mount::{self, AfterKill, CoveredDirectory, Mounted, Target, Watchdog},
     status::{Answers, MountFacts, StatusSource},
 };
@@ -35,6 +35,7 @@ pub(super) struct Threads<'a> {
     pub(super) ring: Option<Ring>,
     /// The address of the metrics.
     pub(super) metrics: Option<BoundEndpoint>,
+    pub(super) trace: &'a Arc<Trace>,
 }
 
 /// Mounts, prints the greeting, serves until an event ends the mount, and unmounts.
@@ -134,7 +135,7 @@ fn held_mount(args: &Args, mounted: &Mounted, client: Option<Served<'_>>) -> Hel
 
 fn serve_mounted<F: Filesystem>(
     args: &Args,
-    (filesystem, Threads { placement, ring, metrics }): (F, Threads<'_>),
+    (filesystem, Threads { placement, ring, metrics, trace }): (F, Threads<'_>),
     client: Option<Served<'_>>,
     (device, mounted): (OwnedFd, &Mounted),
     (send, events): Events,
@@ -159,11 +160,18 @@ fn serve_mounted<F: Filesystem>(
         os("cannot reach the kernel")(e)
     })?;
     if let Some(kept) = kept {
-        let serving = start_kept(args, (filesystem, placement), kept, (device, &own, config));
+        let serving = start_kept(args, (filesystem, placement, trace), kept, (device, &own, config));
         let serving = serving.inspect_err(|_| undo(mounted))?;
-        return serve_kept(args, serving, client, (mounted, metrics), (send, events), restart_watchdog);
+        return serve_kept(
+            args,
+            serving,
+            client,
+            (mounted, metrics, trace),
+            (send, events),
+            restart_watchdog,
+        );
     }
-    let filesystem = Device::new(filesystem, placement, &own, ring.is_some());
+    let filesystem = Device::new(filesystem, placement, &own, ring.is_some(), trace);
     let started = filesystem.started();
     let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {
         undo(mounted);
@@ -181,13 +189,13 @@ fn serve_mounted<F: Filesystem>(
             os("cannot start a thread")(e)
         })?;
     // The session has answered no request yet: the ring starts first.
-    let serving = start_ring(args, (&started, ring), &own, mounted, send)?;
+    let serving = start_ring(args, (&started, ring), (&own, trace), mounted, send)?;
     // The session owns the file system now, and drops it at its end.
     drop(started);
     log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });
     let uses_ring = serving.is_some();
-    let answers =
-        answer_questions(args, mounted, client, (metrics, uses_ring)).inspect_err(|_| undo(mounted))?;
+    let answers = answer_questions(args, mounted, client, (metrics, uses_ring, trace))
+        .inspect_err(|_| undo(mounted))?;
     announce(args, mounted, client.map(|served| served.client)).inspect_err(|_| undo(mounted))?;
     let when_busy = if args.for_swap { WhenBusy::Stay } else { WhenBusy::Detach };
     let rules = EndRules { when_busy, lost_server: args.lost_server() };
@@ -226,7 +234,7 @@ fn serve_kept(
     args: &Args,
     KeptServing { threads, is_first, link }: KeptServing,
     client: Option<Served<'_>>,
-    (mounted, metrics): (&Mounted, Option<BoundEndpoint>),
+    (mounted, metrics, trace): (&Mounted, Option<BoundEndpoint>, &Arc<Trace>),
     (send, events): Events,
     restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
 ) -> Result<MountEnd, RunError> {
@@ -241,7 +249,8 @@ fn serve_kept(
             undo(mounted);
             os("cannot start a thread")(e)
         })?;
-    let answers = answer_questions(args, mounted, client, (metrics, false)).inspect_err(|_| undo(mounted))?;
+    let answers =
+        answer_questions(args, mounted, client, (metrics, false, trace)).inspect_err(|_| undo(mounted))?;
     match is_first {
         true => announce(args, mounted, client.map(|served| served.client)).inspect_err(|_| undo(mounted))?,
         false => announce_again(args, mounted),
@@ -263,14 +272,14 @@ fn serve_kept(
 fn start_ring<F: Filesystem>(
     args: &Args,
     (started, ring): (&Started<F>, Option<Ring>),
-    device: &Arc<OwnedFd>,
+    (device, trace): (&Arc<OwnedFd>, &Arc<Trace>),
     mounted: &Mounted,
     send: mpsc::Sender<Event>,
 ) -> Result<Option<Serving>, RunError> {
     let serving = match (started.get().filter(|agreed| agreed.ring), ring) {
         (Some(agreed), Some(ring)) => {
             let failed = move |e| drop(send.send(Event::Ended(Err(e))));
-            ring.start(&agreed.filesystem, device, mounted.path().to_owned(), failed).map(Some)
+            ring.start(&agreed.filesystem, device, (mounted.path().to_owned(), trace), failed).map(Some)
         }
         _ if args.io_uring() == IoUring::On => Err(io::Error::other("the kernel does not agree to it")),
         _ => Ok(None),
@@ -289,7 +298,7 @@ fn answer_questions(
     args: &Args,
     mounted: &Mounted,
     client: Option<Served<'_>>,
-    (metrics, io_uring): (Option<BoundEndpoint>, bool),
+    (metrics, io_uring, trace): (Option<BoundEndpoint>, bool, &Arc<Trace>),
 ) -> Result<Answers, RunError> {
     let facts = MountFacts {
         mount_point: mounted.path().to_string_lossy().into_owned(),
@@ -305,5 +314,6 @@ fn answer_questions(
         Some(served) => args.server_access(served.client.memory()),
         None => Err("this mount has no server".into()),
     };
-    Ok(Answers::start(source, (mounted.control_path().as_deref(), access), metrics)?)
+    let path = mounted.control_path();
+    Ok(Answers::start(source, trace, (path.as_deref(), access), metrics)?)
 }

@@ -12,8 +12,8 @@ use rfs_status::{
     mounts::access::ACCESS,
 };
 
-use super::{AccessOffer, StatusSource};
-use crate::mount::control;
+use super::{AccessOffer, StatusSource, trace};
+use crate::{fuse::Trace, mount::control};
 
 /// What answers questions about a running mount. Dropping it removes the control socket.
 #[derive(Debug)]
@@ -23,13 +23,14 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Starts to answer. `access` is the server, or the reason why programs do not get it. A mount
-    /// without a control socket works; it logs the reason.
+    /// Starts to answer. `access` is the server, or the reason why programs do not get it.
+    /// `recorded` records on request. A mount without a control socket works; it logs the reason.
     ///
     /// # Errors
     /// The metrics cannot be served.
     pub(crate) fn start(
         source: StatusSource,
+        recorded: &Arc<Trace>,
         (path, access): (Option<&Path>, Result<AccessOffer, String>),
         metrics: Option<BoundEndpoint>,
     ) -> Result<Answers, EndpointError> {
@@ -38,7 +39,7 @@ impl Answers {
         let for_metrics = Arc::clone(&source);
         let collect = move || for_metrics.status().metrics();
         let endpoint = metrics.map(|bound| bound.serve(collect)).transpose()?;
-        let control = path.and_then(|path| start_control(path, source, access));
+        let control = path.and_then(|path| start_control(path, source, Arc::clone(recorded), access));
         Ok(Answers { _control: control, _endpoint: endpoint })
     }
 }
@@ -46,6 +47,7 @@ impl Answers {
 fn start_control(
     path: &Path,
     source: Arc<StatusSource>,
+    recorded: Arc<Trace>,
     access: Result<AccessOffer, String>,
 ) -> Option<ControlSocket> {
     control::make_directory(path);
@@ -55,7 +57,7 @@ fn start_control(
             let answer = access.as_ref().map_err(String::clone).and_then(AccessOffer::answer);
             Some(answer.unwrap_or_else(|e| serde_json::json!({ "error": e }).to_string().into()))
         }
-        _ => None,
+        question => trace::answer(&recorded, question),
     };
     let control = ControlSocket::start(path, SocketPermissions::default(), "status", answer);
     control.inspect_err(|e| log::warn!("rfs-fuse status cannot ask this mount: {e}")).ok()

@@ -136,9 +136,13 @@ fn answer_or_error(entry: &Entry) -> serde_json::Value {
 
 /// Asks the mount of an entry of the mount table.
 fn ask_mount(entry: &Entry) -> Result<String, AskError> {
+    ask(&control_path(entry), STATUS, ASK_LIMIT)
+}
+
+/// Returns the path of a mount's control socket.
+pub(crate) fn control_path(entry: &Entry) -> PathBuf {
     let paths = control::paths(entry.user.unwrap_or(0), &entry.device);
-    let path = paths.iter().find(|path| path.exists()).unwrap_or(&paths[0]);
-    ask(path, STATUS, ASK_LIMIT)
+    paths.iter().find(|path| path.exists()).unwrap_or(&paths[0]).clone()
 }
 
 /// Returns the mounts of this program: those that have a control socket, and those that have the
@@ -161,7 +165,7 @@ fn mounts() -> Vec<Entry> {
 }
 
 /// Finds the mount on a directory.
-fn find(directory: &Path) -> Result<Entry, String> {
+pub(crate) fn find(directory: &Path) -> Result<Entry, String> {
     let absolute = std::path::absolute(directory).map_err(|e| e.to_string())?;
     // Most names need no file system, which may hang.
     let plain: PathBuf = absolute.components().collect();

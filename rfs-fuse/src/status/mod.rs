@@ -3,7 +3,8 @@
 //! [`MountStatus`] is a plain value. `collect` makes it from a running mount, `table` renders it
 //! for people, and `metrics` for Prometheus. Its JSON form is what `rfs-fuse status --json` prints:
 //! names of fields stay, new ones may come. `command` is `rfs-fuse status`, and `answers` the side
-//! of the mount. `access` is for programs that use the server themselves.
+//! of the mount. `trace` is
+//! `rfs-fuse trace`. `access` is for programs that use the server themselves.
 
 mod access;
 mod answers;
@@ -11,6 +12,7 @@ mod collect;
 pub(crate) mod command;
 mod metrics;
 mod table;
+pub(crate) mod trace;
 
 use std::collections::BTreeMap;
 

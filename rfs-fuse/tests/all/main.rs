@@ -98,5 +98,6 @@ mod mount {
     mod private_server;
     mod program;
     mod status;
+    mod trace;
     mod unsupported;
 }

@@ -24,7 +24,13 @@ use fuser::{
 
 use rfs_client::announce_receive_buffer;
 
-use super::{Filesystem, Lock, LockedBy, RequestKind, core_dump, lock_flags::LockFlags, thread_end};
+use super::{
+    Filesystem, Lock, LockedBy, RequestKind, core_dump,
+    lock_flags::LockFlags,
+    reply::Traced,
+    thread_end,
+    trace::{Details, Trace},
+};
 use crate::fuse::affinity::{Placement, RequestLog, Unanswered};
 
 /// Bytes of fuser's receive buffer from the beginning of a WRITE's data on, at least.
@@ -52,12 +58,19 @@ pub struct Device<F> {
     request_log: RequestLog,
     lock_flags: LockFlags,
     device: Arc<OwnedFd>,
+    trace: Arc<Trace>,
 }
 
 impl<F> Device<F> {
     /// Creates the adapter. The session threads read requests from `device`. `ring` is true if
-    /// threads for a ring are ready.
-    pub fn new(inner: F, placement: &Placement, device: &Arc<OwnedFd>, ring: bool) -> Device<F> {
+    /// threads for a ring are ready. Requests are reported to `trace`.
+    pub fn new(
+        inner: F,
+        placement: &Placement,
+        device: &Arc<OwnedFd>,
+        ring: bool,
+        trace: &Arc<Trace>,
+    ) -> Device<F> {
         Device {
             fresh: Some(inner),
             started: Started::default(),
@@ -65,7 +78,20 @@ impl<F> Device<F> {
             request_log: placement.request_log(device),
             lock_flags: LockFlags::new(),
             device: Arc::clone(device),
+            trace: Arc::clone(trace),
         }
+    }
+
+    /// Reports a request if a trace is recorded.
+    #[inline]
+    fn arrive(
+        &self,
+        request: &fuser::Request,
+        name: &'static str,
+        details: impl FnOnce() -> Details,
+    ) -> Traced {
+        let details = || Details { caller: request.pid(), ..details() };
+        self.trace.arrive(request.unique().0, name, details)
     }
 
     /// Records a request of a caller, and watches the session thread from its first request on.
@@ -106,18 +132,22 @@ fn announce(payload: &[u8]) {
 
 /// Defines methods that only forward their arguments. `moves` is the number of data bytes in the
 /// request or the reply, if it can be large. `hides` are bytes of the request that a core dump must
-/// not contain. `announces` is the payload of a WRITE, in the receive buffer of the thread.
+/// not contain. `announces` is the payload of a WRITE, in the receive buffer of the thread. `at` is
+/// the place of a read or a write in its file.
 macro_rules! forward {
-    ($($method:ident($($argument:ident: $type:ty),*; $reply:ty) => ($($passed:expr),*) $(moves $bytes:expr)? $(, hides $data:ident)? $(, announces $payload:ident)?;)*) => {$(
+    ($($method:ident($($argument:ident: $type:ty),*; $reply:ty) => ($($passed:expr),*) $(moves $bytes:expr)? $(, at ($file:ident, $offset:ident))? $(, hides $data:ident)? $(, announces $payload:ident)?;)*) => {$(
         fn $method(&self, request: &fuser::Request, $($argument: $type,)* reply: $reply) {
             let unanswered = self.record(request.pid(), 0 $(+ $bytes)?);
             $(core_dump::exclude($data);)?
+            let details = || Details { $(bytes: $bytes as u64,)? $(place: Some(($file.0, $offset)),)? ..Details::default() };
+            let traced = self.arrive(request, stringify!($method), details);
+            let _handled = traced.as_ref().map(|traced| traced.handle());
             match self.inner() {
                 Some(inner) => {
                     count(inner, const { RequestKind::named(stringify!($method)) });
                     $(announce($payload);)?
                     let _turn = inner.threads().map(|threads| threads.begin(false));
-                    inner.$method(&request.into(), $($passed,)* (reply, unanswered).into());
+                    inner.$method(&request.into(), $($passed,)* (reply, unanswered, traced).into());
                 }
                 None => reply.error(Errno::EIO),
             }
@@ -139,6 +169,8 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
 
     fn forget(&self, request: &fuser::Request, ino: INodeNo, nlookup: u64) {
         self.record(request.pid(), 0);
+        let traced = self.arrive(request, "forget", Details::default);
+        let _handled = traced.as_ref().map(|traced| traced.handle());
         if let Some(inner) = self.inner() {
             count(inner, const { RequestKind::named("forget") });
             let _turn = inner.threads().map(|threads| threads.begin(false));
@@ -159,11 +191,19 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         reply: ReplyLock,
     ) {
         let unanswered = self.record(request.pid(), 0);
+        let traced = self.arrive(request, "getlk", Details::default);
+        let _handled = traced.as_ref().map(|traced| traced.handle());
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         count(inner, const { RequestKind::named("getlk") });
         let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
-        inner.getlk(&request.into(), ino, by, Lock { start, end, typ, pid }, (reply, unanswered).into());
+        inner.getlk(
+            &request.into(),
+            ino,
+            by,
+            Lock { start, end, typ, pid },
+            (reply, unanswered, traced).into(),
+        );
     }
 
     fn setlk(
@@ -180,6 +220,8 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         reply: ReplyEmpty,
     ) {
         let unanswered = self.record(request.pid(), 0);
+        let traced = self.arrive(request, "setlk", Details::default);
+        let _handled = traced.as_ref().map(|traced| traced.handle());
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         count(inner, const { RequestKind::named("setlk") });
         let _turn = inner.threads().map(|threads| threads.begin(false));
@@ -190,7 +232,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
             by,
             Lock { start, end, typ, pid },
             sleep,
-            (reply, unanswered).into(),
+            (reply, unanswered, traced).into(),
         );
     }
 
@@ -205,11 +247,13 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         reply: ReplyEmpty,
     ) {
         let unanswered = self.record(request.pid(), 0);
+        let traced = self.arrive(request, "release", Details::default);
+        let _handled = traced.as_ref().map(|traced| traced.handle());
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         count(inner, const { RequestKind::named("release") });
         inner.will_release();
         let _turn = inner.threads().map(|threads| threads.begin(false));
-        inner.release(&request.into(), ino, handle, (reply, unanswered).into());
+        inner.release(&request.into(), ino, handle, (reply, unanswered, traced).into());
     }
 
     forward! {
@@ -235,11 +279,11 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         read(
             ino: INodeNo, handle: FileHandle, offset: u64, size: u32, flags: OpenFlags, _owner: Option<LockOwner>;
             ReplyData
-        ) => (ino, handle, (offset, size), flags) moves size as usize;
+        ) => (ino, handle, (offset, size), flags) moves size as usize, at (ino, offset);
         write(
             ino: INodeNo, handle: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, flags: OpenFlags,
             _owner: Option<LockOwner>; ReplyWrite
-        ) => (ino, handle, offset, data, write_flags, flags) moves data.len(), hides data, announces data;
+        ) => (ino, handle, offset, data, write_flags, flags) moves data.len(), at (ino, offset), hides data, announces data;
         flush(ino: INodeNo, handle: FileHandle, owner: LockOwner; ReplyEmpty) => (ino, handle, owner);
         fsync(ino: INodeNo, handle: FileHandle, _datasync: bool; ReplyEmpty) => (ino, handle);
         opendir(ino: INodeNo, flags: OpenFlags; ReplyOpen) => (ino, flags);

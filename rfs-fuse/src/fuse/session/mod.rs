@@ -17,6 +17,7 @@ mod request_counts;
 mod ring;
 mod thread_end;
 pub(super) mod threads;
+mod trace;
 
 use std::{ffi::OsStr, path::Path, time::SystemTime};
 
@@ -37,7 +38,10 @@ pub use self::{
     ring::{OtherRequests, Ring, Serving, SwitchError},
 };
 
-pub(crate) use self::request_counts::RequestKind;
+pub(crate) use self::{
+    request_counts::RequestKind,
+    trace::{Trace, TraceError, parse_limit},
+};
 
 /// The caller of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,10 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 
-use super::ring::{List, OtherRequests, Slot, abi};
+use super::{
+    ring::{List, OtherRequests, Slot, abi},
+    trace::KernelRequest,
+};
 use crate::fuse::affinity::Unanswered;
 
 /// Path of a reply to the kernel.
@@ -23,14 +26,28 @@ struct DeviceReply<D> {
     // Dropped before the reply, because dropping the reply sends EIO.
     unanswered: Unanswered,
     reply: D,
+    traced: Traced,
 }
 
+/// The request in a trace, if there is one.
+pub(super) type Traced = Option<Box<KernelRequest>>;
+
 impl<D> DeviceReply<D> {
-    /// Returns the reply, which the caller sends at once.
-    fn take(self) -> D {
-        drop(self.unanswered);
-        self.reply
+    /// Sends the reply.
+    fn send<R>(self, send: impl FnOnce(D) -> R) -> R {
+        let DeviceReply { unanswered, reply, traced } = self;
+        drop(unanswered);
+        match traced {
+            None => send(reply),
+            Some(traced) => send_traced(*traced, || send(reply)),
+        }
     }
+}
+
+#[cold]
+fn send_traced<R>(mut traced: KernelRequest, send: impl FnOnce() -> R) -> R {
+    traced.begin_reply();
+    send()
 }
 
 /// Defines types with fuser's names, for both paths.
@@ -40,9 +57,9 @@ macro_rules! replies {
         #[derive(Debug)]
         pub struct $name(Route<fuser::$name, $ring>);
 
-        impl From<(fuser::$name, Unanswered)> for $name {
-            fn from((reply, unanswered): (fuser::$name, Unanswered)) -> $name {
-                $name(Route::Device(DeviceReply { unanswered, reply }))
+        impl From<(fuser::$name, Unanswered, Traced)> for $name {
+            fn from((reply, unanswered, traced): (fuser::$name, Unanswered, Traced)) -> $name {
+                $name(Route::Device(DeviceReply { unanswered, reply, traced }))
             }
         }
 
@@ -56,7 +73,7 @@ macro_rules! replies {
             /// Fails the request.
             pub fn error(self, errno: Errno) {
                 match self.0 {
-                    Route::Device(reply) => reply.take().error(errno),
+                    Route::Device(reply) => reply.send(|reply| reply.error(errno)),
                     Route::Ring(reply) => reply.error(errno.code()),
                 }
             }
@@ -106,7 +123,7 @@ impl ReplyAttr {
     /// Sends attributes, and how long the kernel may cache them.
     pub fn attr(self, ttl: &Duration, attr: &FileAttr) {
         match self.0 {
-            Route::Device(reply) => reply.take().attr(ttl, attr),
+            Route::Device(reply) => reply.send(|reply| reply.attr(ttl, attr)),
             Route::Ring(slot) => slot.answer(&abi::AttrOut::new(*ttl, attr)),
         }
     }
@@ -122,7 +139,9 @@ impl ReplyEntry {
         generation: Generation,
     ) {
         match self.0 {
-            Route::Device(reply) => reply.take().entry_with_ttls(attr_ttl, entry_ttl, attr, generation),
+            Route::Device(reply) => {
+                reply.send(|reply| reply.entry_with_ttls(attr_ttl, entry_ttl, attr, generation))
+            }
             Route::Ring(slot) => slot.answer(&abi::EntryOut::new((*attr_ttl, *entry_ttl), attr, generation)),
         }
     }
@@ -139,7 +158,7 @@ impl ReplyCreate {
         flags: FopenFlags,
     ) {
         match self.0 {
-            Route::Device(reply) => reply.take().created(ttl, attr, generation, handle, flags),
+            Route::Device(reply) => reply.send(|reply| reply.created(ttl, attr, generation, handle, flags)),
             Route::Ring(slot) => {
                 let entry = abi::EntryOut::new((*ttl, *ttl), attr, generation);
                 slot.answer(&abi::CreateOut { entry, open: abi::OpenOut::new(handle, flags) });
@@ -152,7 +171,7 @@ impl ReplyOpen {
     /// Sends a handle, and its flags for the kernel.
     pub fn opened(self, handle: FileHandle, flags: FopenFlags) {
         match self.0 {
-            Route::Device(reply) => reply.take().opened(handle, flags),
+            Route::Device(reply) => reply.send(|reply| reply.opened(handle, flags)),
             Route::Ring(slot) => slot.answer(&abi::OpenOut::new(handle, flags)),
         }
     }
@@ -162,7 +181,7 @@ impl ReplyEmpty {
     /// Reports success.
     pub fn ok(self) {
         match self.0 {
-            Route::Device(reply) => reply.take().ok(),
+            Route::Device(reply) => reply.send(|reply| reply.ok()),
             Route::Ring(slot) => slot.done(),
         }
     }
@@ -178,7 +197,7 @@ impl ReplyWrite {
     /// Sends the number of written bytes.
     pub fn written(self, size: u32) {
         match self.0 {
-            Route::Device(reply) => reply.take().written(size),
+            Route::Device(reply) => reply.send(|reply| reply.written(size)),
             Route::Ring(slot) => slot.answer(&abi::SizeOut { size, padding: 0 }),
         }
     }
@@ -194,7 +213,7 @@ impl ReplyData {
     /// Sends bytes.
     pub fn data(self, data: &[u8]) {
         match self.0 {
-            Route::Device(reply) => reply.take().data(data),
+            Route::Device(reply) => reply.send(|reply| reply.data(data)),
             Route::Ring(slot) => slot.bytes(data),
         }
     }
@@ -208,7 +227,7 @@ impl ReplyData {
         copy: impl FnOnce(&mut [u8]),
     ) {
         match self.0 {
-            Route::Device(reply) => reply.take().data(lend()),
+            Route::Device(reply) => reply.send(|reply| reply.data(lend())),
             Route::Ring(slot) => slot.shared(len, lend, copy),
         }
     }
@@ -218,7 +237,7 @@ impl ReplyXattr {
     /// Sends the length of the value.
     pub fn size(self, size: u32) {
         match self.0 {
-            Route::Device(reply) => reply.take().size(size),
+            Route::Device(reply) => reply.send(|reply| reply.size(size)),
             Route::Ring(slot) => slot.answer(&abi::SizeOut { size, padding: 0 }),
         }
     }
@@ -226,7 +245,7 @@ impl ReplyXattr {
     /// Sends the value.
     pub fn data(self, data: &[u8]) {
         match self.0 {
-            Route::Device(reply) => reply.take().data(data),
+            Route::Device(reply) => reply.send(|reply| reply.data(data)),
             Route::Ring(slot) => slot.bytes(data),
         }
     }
@@ -236,7 +255,7 @@ impl ReplyLock {
     /// Sends a conflicting lock, or F_UNLCK.
     pub fn locked(self, start: u64, end: u64, typ: i32, pid: u32) {
         match self.0 {
-            Route::Device(reply) => reply.take().locked(start, end, typ, pid),
+            Route::Device(reply) => reply.send(|reply| reply.locked(start, end, typ, pid)),
             Route::Ring(slot) => slot.answer(&abi::FileLock { start, end, typ, pid }),
         }
     }
@@ -246,7 +265,7 @@ impl ReplyLseek {
     /// Sends the offset.
     pub fn offset(self, offset: i64) {
         match self.0 {
-            Route::Device(reply) => reply.take().offset(offset),
+            Route::Device(reply) => reply.send(|reply| reply.offset(offset)),
             Route::Ring(slot) => slot.answer(&abi::LseekOut { offset }),
         }
     }
@@ -270,7 +289,7 @@ impl ReplyStatfs {
     ) {
         match self.0 {
             Route::Device(reply) => {
-                reply.take().statfs(blocks, bfree, bavail, files, ffree, bsize, namelen, frsize);
+                reply.send(|reply| reply.statfs(blocks, bfree, bavail, files, ffree, bsize, namelen, frsize));
             }
             Route::Ring(slot) => {
                 let (counts, sizes) = ([blocks, bfree, bavail, files, ffree], [bsize, namelen, frsize, 0]);
@@ -293,7 +312,7 @@ impl ReplyDirectory {
     /// Sends the names.
     pub fn ok(self) {
         match self.0 {
-            Route::Device(reply) => reply.take().ok(),
+            Route::Device(reply) => reply.send(|reply| reply.ok()),
             Route::Ring(list) => list.done(),
         }
     }
@@ -325,7 +344,7 @@ impl ReplyDirectoryPlus {
     /// Sends the names.
     pub fn ok(self) {
         match self.0 {
-            Route::Device(reply) => reply.take().ok(),
+            Route::Device(reply) => reply.send(|reply| reply.ok()),
             Route::Ring(list) => list.done(),
         }
     }

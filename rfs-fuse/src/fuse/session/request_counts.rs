@@ -89,6 +89,11 @@ impl RequestKind {
         panic!("no such kind of request")
     }
 
+    /// Returns its name.
+    pub(crate) fn name(self) -> &'static str {
+        KINDS[self.0].0
+    }
+
     /// Returns the kind of a number of `enum fuse_opcode`.
     pub(crate) fn of_opcode(opcode: u32) -> RequestKind {
         RequestKind(BY_OPCODE.get(opcode as usize).map_or(OTHER, |kind| usize::from(*kind)))

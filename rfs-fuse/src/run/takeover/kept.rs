@@ -16,7 +16,9 @@ use fuser::{Config, Session};
 use super::caretaker::{HeldMount, Kept, Link};
 use crate::{
     cli::Args,
-    fuse::{Device, DirectServing, DirectSession, Filesystem, Placement, Resent, descriptors::clone_of},
+    fuse::{
+        Device, DirectServing, DirectSession, Filesystem, Placement, Resent, Trace, descriptors::clone_of,
+    },
     mount::{Mounted, Target},
     run::error::{RunError, os},
 };
@@ -88,7 +90,7 @@ impl Continued {
 /// Begins to serve a mount, or continues to.
 pub(in crate::run) fn start_kept<F: Filesystem>(
     args: &Args,
-    (mut filesystem, placement): (F, &Placement),
+    (mut filesystem, placement, trace): (F, &Placement, &Arc<Trace>),
     (Continued { link, state, previous }, mount, lock): (Continued, HeldMount, Option<File>),
     (device, own, config): (OwnedFd, &Arc<OwnedFd>, Config),
 ) -> Result<KeptServing, RunError> {
@@ -99,7 +101,7 @@ pub(in crate::run) fn start_kept<F: Filesystem>(
             (Arc::new(filesystem), devices, resent)
         }
         None => {
-            let filesystem = Device::new(filesystem, placement, own, false);
+            let filesystem = Device::new(filesystem, placement, own, false, trace);
             let started = filesystem.started();
             // fuser negotiates, and its session ends before the first request.
             drop(Session::from_fd(filesystem, device, config.acl, config).map_err(RunError::Handshake)?);
@@ -119,7 +121,7 @@ pub(in crate::run) fn start_kept<F: Filesystem>(
         }
     };
     let max_write = state.word(MAX_WRITE) as usize;
-    let session = DirectSession { devices, kept: state, max_write, resent };
+    let session = DirectSession { devices, kept: state, max_write, resent, trace: Arc::clone(trace) };
     let threads = session.start(&filesystem, placement).map_err(os("cannot start a thread"))?;
     Ok(KeptServing { threads, is_first, link })
 }

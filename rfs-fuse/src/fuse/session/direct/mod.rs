@@ -31,10 +31,11 @@ use self::{
     request::{Arrived, Parsed},
 };
 use super::{
-    Filesystem, Request, RequestKind,
+    Filesystem, Request, RequestKind, Trace,
     channel::Channel,
     ring::{decode, slot::Slot},
     thread_end,
+    trace::Details,
 };
 use crate::fuse::affinity::{Placement, RequestLog};
 
@@ -49,6 +50,8 @@ pub struct DirectSession {
     pub max_write: usize,
     /// Requests that were read from the first device already.
     pub resent: Vec<Resent>,
+    /// Gets the requests reported.
+    pub trace: Arc<Trace>,
 }
 
 /// One thread of the session.
@@ -57,6 +60,7 @@ struct Worker<F> {
     device: Arc<OwnedFd>,
     kept: Arc<KeptState>,
     log: RequestLog,
+    trace: Arc<Trace>,
 }
 
 impl DirectSession {
@@ -69,7 +73,7 @@ impl DirectSession {
         filesystem: &Arc<F>,
         placement: &Placement,
     ) -> io::Result<DirectServing> {
-        let DirectSession { devices, kept, max_write, mut resent } = self;
+        let DirectSession { devices, kept, max_write, mut resent, trace } = self;
         let (done, ended) = mpsc::channel();
         for (number, device) in devices.into_iter().enumerate() {
             let worker = Worker {
@@ -77,6 +81,7 @@ impl DirectSession {
                 log: placement.request_log(&device),
                 device,
                 kept: Arc::clone(&kept),
+                trace: Arc::clone(&trace),
             };
             let mut buffer = ReceiveBuffer::new(max_write)?;
             // Answers go to the device that the requests were read from, which is the first one.
@@ -143,7 +148,7 @@ impl<F: Filesystem> Worker<F> {
             Arrived::Interrupt => {
                 Channel::plain(&self.device).send(unique, Errno::NOSYS.raw_os_error(), &[]);
             }
-            Arrived::Operation { op, payload, moved } => {
+            Arrived::Operation { op, payload, moved, offset } => {
                 if let (true, Some(room)) = (header.opcode == decode::opcode::WRITE, room) {
                     let start = payload.as_ptr();
                     let len = room - (start.addr() - bytes.as_ptr().addr());
@@ -153,7 +158,14 @@ impl<F: Filesystem> Worker<F> {
                 let unanswered = self.log.record(header.pid, moved);
                 let scope = RequestScope::begin(&self.kept, header.unique, is_repeated);
                 let _serving = scope.enter();
-                let slot = Slot::of_device(Channel::new(&self.device, unanswered, scope), unique);
+                let traced =
+                    self.trace.arrive(header.unique, RequestKind::of_opcode(header.opcode).name(), || {
+                        let place = offset.map(|offset| (header.nodeid, offset));
+                        Details { caller: header.pid, bytes: moved as u64, place }
+                    });
+                let _handled = traced.as_ref().map(|traced| traced.handle());
+                let channel = Channel::new(&self.device, unanswered, scope);
+                let slot = Slot::of_device(channel, unique).traced_as(traced);
                 decode::dispatch(&*self.filesystem, &decode::Incoming { header, op: &op, payload }, slot);
             }
         }

@@ -38,6 +38,8 @@ pub(super) enum Arrived<'a> {
         payload: &'a [u8],
         /// Bytes of data that the operation moves.
         moved: usize,
+        /// Offset of a read or a write.
+        offset: Option<u64>,
     },
 }
 
@@ -101,7 +103,12 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Parsed<'_>> {
                 opcode::SETXATTR => u32::read_from_prefix(own).ok()?.0 as usize,
                 _ => 0,
             };
-            Arrived::Operation { op, payload, moved }
+            let offset = match code {
+                // After a handle.
+                opcode::READ | opcode::WRITE => Some(u64::read_from_prefix(&own[8..]).ok()?.0),
+                _ => None,
+            };
+            Arrived::Operation { op, payload, moved, offset }
         }
     };
     Some(Parsed { header, unique, is_repeated, arrived })

@@ -99,6 +99,15 @@ pub(super) fn bytes_moved(headers: &EntryHeaders) -> Option<u32> {
     matches!(header.opcode, opcode::READ | opcode::WRITE).then_some(op.size)
 }
 
+/// Returns the number of data bytes of a request, and inode and offset of a read or write.
+pub(super) fn moved(headers: &EntryHeaders) -> (u64, Option<(u64, u64)>) {
+    let bytes = bytes_moved(headers).map_or(0, u64::from);
+    let header = InHeader::read_from_prefix(&headers.in_out).map(|(header, _)| header);
+    let op = ReadWriteIn::read_from_prefix(&headers.op_in).map(|(op, _)| op);
+    let place = header.ok().zip(op.ok()).map(|(header, op)| (header.nodeid, op.offset));
+    (bytes, place.filter(|_| bytes > 0))
+}
+
 impl<'a> Incoming<'a> {
     /// Returns the structure of the operation. All structures fit into `op`.
     fn op<T: FromBytes>(&self) -> Option<T> {

@@ -40,7 +40,7 @@ use self::{
 };
 pub use self::{slot::OtherRequests, switch::SwitchError};
 use super::Filesystem;
-use crate::fuse::settings::Settings;
+use crate::fuse::{session::Trace, settings::Settings};
 
 /// Minimum size of an entry's payload: the longest extended attribute with its name, and the
 /// kernel's header of ACLs. The kernel checks the size of reads and writes, but not of these.
@@ -129,13 +129,14 @@ impl Ring {
         self,
         filesystem: &Arc<F>,
         device: &Arc<OwnedFd>,
-        mount_point: PathBuf,
+        (mount_point, trace): (PathBuf, &Arc<Trace>),
         failed: impl Fn(io::Error) + Clone + Send + 'static,
     ) -> io::Result<Serving> {
         let kick = Arc::new(Kick::new(mount_point));
         let (ready, outcomes) = mpsc::channel();
         for thread in self.threads {
-            let mount = Mount { device: Arc::clone(device), kick: Arc::clone(&kick) };
+            let (device, kick, trace) = (Arc::clone(device), Arc::clone(&kick), Arc::clone(trace));
+            let mount = Mount { device, kick, trace };
             let (filesystem, ready, failed) = (Arc::clone(filesystem), ready.clone(), failed.clone());
             let job: Job = Box::new(move |worker| {
                 let _alarm = Alarm(&failed);

@@ -19,7 +19,7 @@ use rustix::{
 use zerocopy::{Immutable, IntoBytes};
 
 use super::{abi::Dirent, entry::Entry};
-use crate::fuse::session::channel::Channel;
+use crate::fuse::session::{channel::Channel, reply::Traced};
 
 /// Length of the longest structure in an answer.
 const SMALL: usize = 144;
@@ -113,6 +113,7 @@ pub(in crate::fuse::session) struct Slot {
     /// `None` once it is answered.
     open: Option<Route>,
     unique: u64,
+    traced: Traced,
 }
 
 /// Other requests of the thread that serves a request.
@@ -134,12 +135,20 @@ impl Slot {
         unique: u64,
         other_requests: OtherRequests,
     ) -> Slot {
-        Slot { open: Some(Route::Ring { answers, memory, entry, other_requests }), unique }
+        let open = Some(Route::Ring { answers, memory, entry, other_requests });
+        Slot { open, unique, traced: None }
+    }
+
+    /// Returns the slot of a request that a trace reports.
+    pub(in crate::fuse::session) fn traced_as(self, traced: Traced) -> Slot {
+        let mut slot = self;
+        slot.traced = traced;
+        slot
     }
 
     /// Creates the slot of a request from the FUSE device.
     pub(in crate::fuse::session) fn of_device(channel: Channel, unique: u64) -> Slot {
-        Slot { open: Some(Route::Device(channel)), unique }
+        Slot { open: Some(Route::Device(channel)), unique, traced: None }
     }
 
     /// Returns the other requests of the thread. `None` over the device, where only the kernel
@@ -162,8 +171,10 @@ impl Slot {
     /// Answers with bytes that are in no entry.
     fn send(&mut self, errno: i32, bytes: &[u8]) {
         let unique = self.unique;
-        match self.open.take() {
-            Some(Route::Ring { answers, entry, .. }) => {
+        let Some(open) = self.open.take() else { return };
+        self.begin_reply();
+        match open {
+            Route::Ring { answers, entry, .. } => {
                 let payload = if bytes.is_empty() {
                     Payload::InPlace(0)
                 } else {
@@ -173,8 +184,15 @@ impl Slot {
                 };
                 answers.push(Answer { entry, unique, errno, payload });
             }
-            Some(Route::Device(channel)) => channel.send(unique, errno, bytes),
-            None => {}
+            Route::Device(channel) => channel.send(unique, errno, bytes),
+        }
+        self.traced = None;
+    }
+
+    /// Reports to a trace that the answer is sent now.
+    fn begin_reply(&mut self) {
+        if let Some(traced) = &mut self.traced {
+            traced.begin_reply();
         }
     }
 
@@ -204,9 +222,13 @@ impl Slot {
                     // its payload (`decode`).
                     fill(unsafe { memory.payload_mut(len) });
                 }
+                self.begin_reply();
                 answers.push(Answer { entry, unique, errno, payload: Payload::InPlace(len) });
             }
-            Some(Route::Device(channel)) => channel.send_filled(self.unique, len, fill),
+            Some(Route::Device(channel)) => {
+                self.begin_reply();
+                channel.send_filled(self.unique, len, fill);
+            }
             None => {}
         }
     }
@@ -214,7 +236,10 @@ impl Slot {
     /// Answers with bytes. The payload of the request must not be in use.
     pub(in crate::fuse::session) fn bytes(mut self, bytes: &[u8]) {
         match self.open.take_if(|route| matches!(route, Route::Device(_))) {
-            Some(Route::Device(channel)) => channel.send(self.unique, 0, bytes),
+            Some(Route::Device(channel)) => {
+                self.begin_reply();
+                channel.send(self.unique, 0, bytes);
+            }
             _ => self.data(bytes.len(), |into| into.copy_from_slice(bytes)),
         }
     }
@@ -228,7 +253,10 @@ impl Slot {
         copy: impl FnOnce(&mut [u8]),
     ) {
         match self.open.take_if(|route| matches!(route, Route::Device(_))) {
-            Some(Route::Device(channel)) => channel.send_mapped(self.unique, lend()),
+            Some(Route::Device(channel)) => {
+                self.begin_reply();
+                channel.send_mapped(self.unique, lend());
+            }
             _ => self.data(len, copy),
         }
     }
@@ -244,6 +272,7 @@ impl Slot {
     /// Answers with the first `len` bytes of the entry.
     fn send_in_place(&mut self, len: usize) {
         if let Some(Route::Ring { answers, entry, .. }) = self.open.take() {
+            self.begin_reply();
             answers.push(Answer { entry, unique: self.unique, errno: 0, payload: Payload::InPlace(len) });
         }
     }

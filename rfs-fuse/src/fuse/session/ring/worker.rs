@@ -25,7 +25,10 @@ use super::{
     kick::Kick,
     slot::{Answer, Answers, OtherRequests, Payload, Slot},
 };
-use crate::fuse::session::Filesystem;
+use crate::fuse::session::{
+    Filesystem, RequestKind,
+    trace::{Details, Trace},
+};
 
 /// Capacity of the submission queue.
 const SUBMISSIONS: u32 = 32;
@@ -64,6 +67,7 @@ struct WorkerEntry {
 pub(super) struct Mount {
     pub(super) device: Arc<OwnedFd>,
     pub(super) kick: Arc<Kick>,
+    pub(super) trace: Arc<Trace>,
 }
 
 /// The ring of a thread, with its entries.
@@ -201,7 +205,13 @@ impl Worker {
             false if small() >= MANY => OtherRequests::Many,
             false => OtherRequests::Few,
         };
+        let traced = mount.trace.arrive(header.unique, RequestKind::of_opcode(header.opcode).name(), || {
+            let (bytes, place) = decode::moved(&headers);
+            Details { caller: header.pid, bytes, place }
+        });
+        let _handled = traced.as_ref().map(|traced| traced.handle());
         let slot = Slot::new(Arc::clone(&self.answers), (number, memory), header.unique, others);
+        let slot = slot.traced_as(traced);
         // SAFETY: the entry is given back only after this call. A slot writes to the payload only
         // where the decoded parts are copies (`decode`).
         let payload = unsafe { memory.payload(headers.entry.payload_sz as usize) };
