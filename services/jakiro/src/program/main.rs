@@ -13,7 +13,7 @@ use jakiro::{
 };
 use program_version::Build;
 use rdmabox::Key;
-use rfs_status::logging::{self, LogFormat};
+use rfs_status::logging;
 use service_program::{StopSignals, say};
 
 /// The build that `--version` prints.
@@ -25,7 +25,7 @@ const BUILD: Build = Build {
 
 fn main() -> ExitCode {
     let cli = BUILD.parse::<Cli>();
-    logging::init("info", LogFormat::default());
+    logging::init("info", cli.log_format);
     let outcome = match (cli.command, cli.serve) {
         (Some(Command::Status(args)), _) => status::show(&args),
         (None, Some(args)) => serve(&args),

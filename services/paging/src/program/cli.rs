@@ -7,6 +7,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use rdmabox::Address;
+use rfs_status::logging::LogFormat;
 
 use crate::{Redundancy, Switches, nbd::NbdAddress};
 
@@ -17,6 +18,17 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+    /// Format of log lines. text: time, level, module and message. json: an object with these
+    /// fields in each line. Repeated warnings and errors are left out and counted
+    #[arg(
+        long,
+        value_name = "text|json",
+        value_enum,
+        hide_possible_values = true,
+        default_value = "text",
+        global = true
+    )]
+    pub log_format: LogFormat,
 }
 
 /// Commands of the program.
@@ -173,5 +185,12 @@ mod tests {
         assert_eq!(options.pager.redundancy, Redundancy::Mirror);
         assert_eq!(options.pager.switches.to_string(), "batch=single,polling=busy");
         assert_eq!(options.program, ["ls", "-l", "--stats"]);
+        assert_eq!(cli.log_format, LogFormat::Text);
+        let words = "rfs-paging lend --memory 64m --listen unix:/x --log-format json";
+        assert_eq!(Cli::try_parse_from(words.split_whitespace()).expect("valid").log_format, LogFormat::Json);
+        // The words behind the program are its own.
+        let words = "rfs-paging run --local 1m --server unix:/x -- prog --log-format json";
+        let cli = Cli::try_parse_from(words.split_whitespace()).expect("valid");
+        assert_eq!(cli.log_format, LogFormat::Text);
     }
 }

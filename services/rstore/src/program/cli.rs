@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use rdmabox::Address;
+use rfs_status::logging::LogFormat;
 
 /// A DRAM store over the memory of many machines.
 ///
@@ -24,6 +25,17 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+    /// Format of log lines. text: time, level, module and message. json: an object with these
+    /// fields in each line. Repeated warnings and errors are left out and counted
+    #[arg(
+        long,
+        value_name = "text|json",
+        value_enum,
+        hide_possible_values = true,
+        default_value = "text",
+        global = true
+    )]
+    pub log_format: LogFormat,
 }
 
 /// Commands of the program.
@@ -179,5 +191,12 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn log_lines_have_the_format_of_the_option() {
+        let format = |text: &str| Cli::try_parse_from(text.split_whitespace()).expect("valid").log_format;
+        assert_eq!(format("rstore master --listen unix:/m"), LogFormat::Text);
+        assert_eq!(format("rstore master --listen unix:/m --log-format json"), LogFormat::Json);
     }
 }
