@@ -47,7 +47,10 @@ fn server() -> Program {
         section: "8",
         exit_status: "",
         files: &[
-            ("/etc/rfs/server.conf", "Options of the server that systemd starts as rfs-server.service."),
+            (
+                "/etc/rfs/server.conf",
+                "Options of the server that systemd starts as rfs-server.service, unless server.toml exists.",
+            ),
             (
                 "/etc/rfs/server.toml",
                 "Options of the server, for --config. By convention; any other path works.",

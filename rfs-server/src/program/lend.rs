@@ -21,6 +21,9 @@ pub(super) enum LendError {
     /// The lender does not start.
     #[error("--lend: {0}")]
     Lender(#[from] LenderError),
+    /// The server itself listens on an address of the lender.
+    #[error("--lend-listen {0}: --listen has this address: pagers need one of their own")]
+    Address(Address),
 }
 
 /// What the server lends to pagers.
@@ -54,12 +57,18 @@ impl LendArguments {
         Ok(Some(Lender::listen(&self.lend_listen, &options)?))
     }
 
-    /// Checks what [`start`](Self::start) checks before it takes memory and ports.
+    /// Checks what [`start`](Self::start) checks before it takes memory and ports. The server
+    /// listens on `listen`.
     ///
     /// # Errors
-    /// A key file cannot be read, or the lender would not start.
-    pub(super) fn check(&self, open: bool) -> Result<(), LendError> {
+    /// A key file cannot be read, the lender would not start, or it has an address of the server.
+    pub(super) fn check(&self, listen: &[Address], open: bool) -> Result<(), LendError> {
         let Some(options) = self.options(open)? else { return Ok(()) };
+        // Port 0 is a free port for each of the two.
+        let is_taken = |address: &&Address| listen.contains(address) && !address.to_string().ends_with(":0");
+        if let Some(address) = self.lend_listen.iter().find(is_taken) {
+            return Err(LendError::Address(address.clone()));
+        }
         Ok(options.check(&self.lend_listen)?)
     }
 
@@ -118,6 +127,21 @@ mod tests {
         assert!(lender.status().free_chunks < lender.status().chunks);
     }
 
+    /// Catches a check that leaves the mistake to the start, which then finds the address in use.
+    #[test]
+    fn the_address_of_the_server_is_none_for_pagers() {
+        let listen: Vec<Address> = ["unix:/run/a", "tcp:[::1]:7440"].map(|text| text.parse().unwrap()).into();
+        for address in &listen {
+            let lend_listen = vec!["unix:/run/b".parse().unwrap(), address.clone()];
+            let arguments = LendArguments { lend: Some(1 << 20), lend_listen, lend_key: Vec::new() };
+            let refusal = arguments.check(&listen, true).unwrap_err().to_string();
+            assert!(
+                refusal.contains(&format!("--lend-listen {address}: --listen has this address")),
+                "{refusal}"
+            );
+        }
+    }
+
     /// Catches a lender that any program of the network could use.
     #[test]
     fn a_network_address_needs_a_key_or_consent() {
@@ -125,8 +149,9 @@ mod tests {
         let arguments = LendArguments { lend: Some(1 << 20), lend_listen, lend_key: Vec::new() };
         let refusal = arguments.start(false).unwrap_err().to_string();
         assert!(refusal.starts_with("--lend: ") && refusal.contains("network address"), "{refusal}");
-        assert_eq!(arguments.check(false).unwrap_err().to_string(), refusal);
-        assert!(arguments.check(true).is_ok());
+        assert_eq!(arguments.check(&[], false).unwrap_err().to_string(), refusal);
+        // Port 0 of both is two ports.
+        assert!(arguments.check(&arguments.lend_listen, true).is_ok());
         assert!(arguments.start(true).unwrap().is_some());
         assert!(LendArguments::default().start(false).unwrap().is_none());
     }

@@ -57,7 +57,7 @@ pub(in crate::program) fn check(cli: &Cli) -> Result<Vec<String>, CheckError> {
     if let Some(pool) = &config.stores {
         stores::check(pool).map_err(StartError::from)?;
     }
-    cli.lending.check(cli.allow_without_keys)?;
+    cli.lending.check(&cli.listen, cli.allow_without_keys)?;
     check_directory("--memory-dir", config.memory_dir.as_deref())?;
     check_directory("--persist", config.persist.as_ref().map(|persist| persist.dir.as_path()))?;
     warnings.extend(memory_warning(&config));

@@ -163,6 +163,10 @@ fn check_config_finds_what_a_start_would_find() {
             "lend = \"2M\"\nlend-listen = [\"tcp:127.0.0.1:0\"]\n",
             "--lend: tcp:127.0.0.1:0 is a network address",
         ),
+        (
+            "lend = \"2M\"\nlend-listen = [\"unix:SOCKET\"]\n",
+            ": --listen has this address: pagers need one of their own",
+        ),
         ("lend = 7\nlend-listen = [\"unix:DIR/l\"]\n", "--lend: cannot lend 7 bytes"),
         ("lend = \"2M\"\nlend-listen = [\"unix:DIR/l\"]\nlend-key = [\"DIR/none\"]\n", "--lend-key: "),
     ] {
