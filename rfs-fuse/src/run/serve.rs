@@ -74,8 +74,9 @@ pub(super) fn serve<F: Filesystem>(
     let restart_watchdog = || match (&mut watchdog, covered.take()) {
         // The caretaker has ended.
         (none @ None, Some(covered)) => {
+            log::warn!("the caretaker of this mount has ended: the mount ends with this process");
             *none = start_watchdog(args, &mounted, covered, client, &to);
-            none.as_ref().map(|_| Ok(()))
+            None
         }
         (watchdog, _) => watchdog.as_mut().map(Watchdog::restart),
     };

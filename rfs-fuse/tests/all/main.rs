@@ -83,6 +83,7 @@ mod sessions {
     mod invalid_replies;
     mod killed_mount;
     mod reconnect;
+    mod takeover;
 }
 
 /// The program, and what a mount supports.
