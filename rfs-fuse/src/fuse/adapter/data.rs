@@ -10,7 +10,6 @@
 use std::{cell::RefCell, sync::Arc};
 
 use fuser::{Errno, FileHandle, INodeNo, OpenFlags, WriteFlags};
-use rdmabox::trace::span;
 use rfs_proto::FallocateFlags;
 use rustix::fs::OFlags;
 
@@ -45,7 +44,6 @@ fn send(reply: ReplyData, data: ReadData<'_>) {
     match data {
         ReadData::Bytes(bytes) => reply.data(bytes),
         ReadData::Mapped { memory, offset, len } => {
-            let _span = span("copy", "sent from mapped memory");
             // SAFETY: the slice goes only into the writev that sends the reply. fuser builds an
             // IoSlice of it without reading the bytes, and keeps no reference after the call.
             let lend = || unsafe { memory.as_syscall_slice(offset, len) };

@@ -29,7 +29,7 @@ use super::{
     lock_flags::LockFlags,
     reply::Traced,
     thread_end,
-    trace::{Details, Trace},
+    trace::{Details, HandledRequest, Trace},
 };
 use crate::fuse::affinity::{Placement, RequestLog, Unanswered};
 
@@ -82,16 +82,10 @@ impl<F> Device<F> {
         }
     }
 
-    /// Reports a request if a trace is recorded.
-    #[inline]
-    fn arrive(
-        &self,
-        request: &fuser::Request,
-        name: &'static str,
-        details: impl FnOnce() -> Details,
-    ) -> Traced {
-        let details = || Details { caller: request.pid(), ..details() };
-        self.trace.arrive(request.unique().0, name, details)
+    /// Reports a request to the trace, which is on.
+    #[cold]
+    fn arrive(&self, request: &fuser::Request, name: &'static str, details: Details) -> Traced {
+        self.trace.arrive(request.unique().0, name, Details { caller: request.pid(), ..details })
     }
 
     /// Records a request of a caller, and watches the session thread from its first request on.
@@ -112,6 +106,15 @@ impl<F> Device<F> {
 
     fn locked_by(&self, request: &fuser::Request, handle: FileHandle, owner: LockOwner) -> LockedBy {
         LockedBy { handle, owner, class: self.lock_flags.class(request, handle.0, owner.0) }
+    }
+}
+
+/// Marks the work of this thread as part of a request, if a trace reports it.
+#[inline(always)]
+fn begin_work(traced: &Traced) -> Option<Box<HandledRequest>> {
+    match traced {
+        None => None,
+        Some(traced) => Some(traced.handle()),
     }
 }
 
@@ -139,9 +142,15 @@ macro_rules! forward {
         fn $method(&self, request: &fuser::Request, $($argument: $type,)* reply: $reply) {
             let unanswered = self.record(request.pid(), 0 $(+ $bytes)?);
             $(core_dump::exclude($data);)?
-            let details = || Details { $(bytes: $bytes as u64,)? $(place: Some(($file.0, $offset)),)? ..Details::default() };
-            let traced = self.arrive(request, stringify!($method), details);
-            let _handled = traced.as_ref().map(|traced| traced.handle());
+            let traced = match self.trace.is_on() {
+                true => {
+                    let place = [$(($file.0, $offset))?].first().copied();
+                    let bytes = 0 $(+ $bytes as u64)?;
+                    self.arrive(request, stringify!($method), Details { bytes, place, ..Details::default() })
+                }
+                false => None,
+            };
+            let _handled = begin_work(&traced);
             match self.inner() {
                 Some(inner) => {
                     count(inner, const { RequestKind::named(stringify!($method)) });
@@ -169,8 +178,11 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
 
     fn forget(&self, request: &fuser::Request, ino: INodeNo, nlookup: u64) {
         self.record(request.pid(), 0);
-        let traced = self.arrive(request, "forget", Details::default);
-        let _handled = traced.as_ref().map(|traced| traced.handle());
+        let traced = match self.trace.is_on() {
+            true => self.arrive(request, "forget", Details::default()),
+            false => None,
+        };
+        let _handled = begin_work(&traced);
         if let Some(inner) = self.inner() {
             count(inner, const { RequestKind::named("forget") });
             let _turn = inner.threads().map(|threads| threads.begin(false));
@@ -191,8 +203,11 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         reply: ReplyLock,
     ) {
         let unanswered = self.record(request.pid(), 0);
-        let traced = self.arrive(request, "getlk", Details::default);
-        let _handled = traced.as_ref().map(|traced| traced.handle());
+        let traced = match self.trace.is_on() {
+            true => self.arrive(request, "getlk", Details::default()),
+            false => None,
+        };
+        let _handled = begin_work(&traced);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         count(inner, const { RequestKind::named("getlk") });
         let _turn = inner.threads().map(|threads| threads.begin(false));
@@ -220,8 +235,11 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         reply: ReplyEmpty,
     ) {
         let unanswered = self.record(request.pid(), 0);
-        let traced = self.arrive(request, "setlk", Details::default);
-        let _handled = traced.as_ref().map(|traced| traced.handle());
+        let traced = match self.trace.is_on() {
+            true => self.arrive(request, "setlk", Details::default()),
+            false => None,
+        };
+        let _handled = begin_work(&traced);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         count(inner, const { RequestKind::named("setlk") });
         let _turn = inner.threads().map(|threads| threads.begin(false));
@@ -247,8 +265,11 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         reply: ReplyEmpty,
     ) {
         let unanswered = self.record(request.pid(), 0);
-        let traced = self.arrive(request, "release", Details::default);
-        let _handled = traced.as_ref().map(|traced| traced.handle());
+        let traced = match self.trace.is_on() {
+            true => self.arrive(request, "release", Details::default()),
+            false => None,
+        };
+        let _handled = begin_work(&traced);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         count(inner, const { RequestKind::named("release") });
         inner.will_release();

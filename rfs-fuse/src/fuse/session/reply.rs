@@ -34,6 +34,7 @@ pub(super) type Traced = Option<Box<KernelRequest>>;
 
 impl<D> DeviceReply<D> {
     /// Sends the reply.
+    #[inline]
     fn send<R>(self, send: impl FnOnce(D) -> R) -> R {
         let DeviceReply { unanswered, reply, traced } = self;
         drop(unanswered);

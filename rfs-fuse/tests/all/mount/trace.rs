@@ -41,6 +41,13 @@ impl Events {
         Events(serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}")))
     }
 
+    /// Returns true if the events of a running mount are so. A read that a write overlaps sees a
+    /// mixture, which is no JSON.
+    fn are_now(path: &Path, are_so: impl Fn(&Events) -> bool) -> bool {
+        let text = fs::read_to_string(path).expect("a trace");
+        serde_json::from_str(&text).is_ok_and(|events| are_so(&Events(events)))
+    }
+
     /// Returns the events of a category and a phase.
     fn of_kind<'a>(&'a self, category: &'a str, phase: &'a str) -> impl Iterator<Item = &'a Value> {
         self.0.iter().filter(move |event| text(event, "cat") == category && text(event, "ph") == phase)
@@ -197,7 +204,7 @@ fn a_trace_ends_at_its_limit_and_the_mount_goes_on() {
     let options = ["--trace", path.to_str().expect("UTF-8"), "--trace-limit", "16K"];
     let mut mount = lender.mount(Over::Tcp, &options);
     (0..200).for_each(|number| fs::write(mount.path(&format!("{number}")), "x").expect("written"));
-    assert!(eventually(|| Events::of(&path).state().0 == "limit reached"));
+    assert!(eventually(|| Events::are_now(&path, |events| events.state().0 == "limit reached")));
     fs::write(mount.path("later"), "x").expect("written");
     mount.signal(Signal::INT);
     let (status, said) = mount.wait();
@@ -232,7 +239,7 @@ fn a_full_disk_ends_the_trace_and_the_mount_goes_on() {
     let path = disk.0.join("trace.json");
     let mut mount = lender.mount(Over::Tcp, &["--trace", path.to_str().expect("UTF-8")]);
     (0..400).for_each(|number| fs::write(mount.path(&format!("{number}")), "x").expect("written"));
-    assert!(eventually(|| Events::of(&path).state().0 == "writing failed"));
+    assert!(eventually(|| Events::are_now(&path, |events| events.state().0 == "writing failed")));
     fs::write(mount.path("later"), "x").expect("written");
     mount.signal(Signal::INT);
     let (status, said) = mount.wait();
@@ -247,7 +254,7 @@ fn the_trace_of_a_killed_mount_is_complete() {
     let path = dir.path().join("trace.json");
     let mut mount = lender.mount(Over::Tcp, &["--trace", path.to_str().expect("UTF-8")]);
     (0..20).for_each(|number| fs::write(mount.path(&format!("{number}")), "x").expect("written"));
-    assert!(eventually(|| Events::of(&path).of_kind("request", "e").count() > 20));
+    assert!(eventually(|| Events::are_now(&path, |events| events.of_kind("request", "e").count() > 20)));
     mount.signal(Signal::KILL);
     mount.wait();
     assert_eq!(Events::of(&path).state().0, "recording");

@@ -205,10 +205,14 @@ impl Worker {
             false if small() >= MANY => OtherRequests::Many,
             false => OtherRequests::Few,
         };
-        let traced = mount.trace.arrive(header.unique, RequestKind::of_opcode(header.opcode).name(), || {
-            let (bytes, place) = decode::moved(&headers);
-            Details { caller: header.pid, bytes, place }
-        });
+        let traced = match mount.trace.is_on() {
+            true => {
+                let (bytes, place) = decode::moved(&headers);
+                let name = RequestKind::of_opcode(header.opcode).name();
+                mount.trace.arrive(header.unique, name, Details { caller: header.pid, bytes, place })
+            }
+            false => None,
+        };
         let _handled = traced.as_ref().map(|traced| traced.handle());
         let slot = Slot::new(Arc::clone(&self.answers), (number, memory), header.unique, others);
         let slot = slot.traced_as(traced);

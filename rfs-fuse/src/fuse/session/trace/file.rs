@@ -27,7 +27,7 @@ pub(super) struct TraceFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
     All,
-    /// The events would have made the file longer than its limit. They are left out.
+    /// All events would have made the file longer than its limit. The first ones are there.
     LimitReached,
 }
 
@@ -44,18 +44,22 @@ impl TraceFile {
         Ok(file)
     }
 
-    /// Adds events, each with a comma behind it, and replaces the last event.
+    /// Adds events, each a line with a comma at its end, and replaces the last event.
     ///
     /// # Errors
     /// The file system refuses the bytes. The file then has the events of the calls before.
     pub(super) fn add(&mut self, events: &str, last: &str) -> io::Result<Added> {
-        let len = self.len + events.len() as u64;
-        if len + (LAST_EVENT + END.len()) as u64 > self.limit {
-            return Ok(Added::LimitReached);
-        }
-        self.write(events, last)?;
-        self.len = len;
-        Ok(Added::All)
+        let used = self.len + (LAST_EVENT + END.len()) as u64;
+        let room = usize::try_from(self.limit.saturating_sub(used)).unwrap_or(usize::MAX);
+        let fit = if events.len() <= room {
+            events
+        } else {
+            let end = events.as_bytes()[..room].iter().rposition(|byte| *byte == b'\n');
+            &events[..end.map_or(0, |end| end + 1)]
+        };
+        self.write(fit, last)?;
+        self.len += fit.len() as u64;
+        Ok(if fit.len() == events.len() { Added::All } else { Added::LimitReached })
     }
 
     /// Replaces the last event, and removes the rest of a failed write behind it.
@@ -100,13 +104,12 @@ mod tests {
     fn the_limit_is_never_exceeded() {
         let file = tempfile::tempfile().unwrap();
         let mut trace = TraceFile::begin(file.try_clone().unwrap(), 1000, "0").unwrap();
-        let mut added = 0;
-        while trace.add("10000000,\n", "0").unwrap() == Added::All {
-            added += 1;
-        }
+        assert_eq!(trace.add(&"10000000,\n".repeat(10), "0").unwrap(), Added::All);
+        // The events that fit are there, and no part of another one.
+        assert_eq!(trace.add(&"10000000,\n".repeat(100), "0").unwrap(), Added::LimitReached);
         trace.end("0").unwrap();
-        assert_eq!(added, (1000 - 2 - LAST_EVENT - END.len()) / 10);
+        let events = (1000 - 2 - LAST_EVENT - END.len()) / 10;
         assert!(file.metadata().unwrap().len() <= 1000);
-        assert_eq!(contents(&file).len(), added + 1);
+        assert_eq!(contents(&file).len(), events + 1);
     }
 }

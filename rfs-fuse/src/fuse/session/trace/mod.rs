@@ -19,4 +19,7 @@ mod trace;
 mod writer;
 
 pub(crate) use self::trace::{Trace, TraceError, parse_limit};
-pub(super) use self::{details::Details, kernel_request::KernelRequest};
+pub(super) use self::{
+    details::Details,
+    kernel_request::{HandledRequest, KernelRequest},
+};

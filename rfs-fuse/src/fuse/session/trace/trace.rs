@@ -93,18 +93,17 @@ impl Trace {
         &self.tracer
     }
 
-    /// Reports the arrival of a request of the kernel. Returns `None` while nothing is recorded.
-    #[inline]
-    pub fn arrive(
-        &self,
-        unique: u64,
-        name: &'static str,
-        details: impl FnOnce() -> Details,
-    ) -> Option<Box<KernelRequest>> {
-        match self.tracer.is_on() {
-            true => KernelRequest::arrive((&self.tracer, &self.recorder), unique, name, details()),
-            false => None,
-        }
+    /// Returns true while something is recorded.
+    #[inline(always)]
+    pub fn is_on(&self) -> bool {
+        self.tracer.is_on()
+    }
+
+    /// Reports the arrival of a request of the kernel. Returns `None` if the recording has no room
+    /// for it, or none is on.
+    #[cold]
+    pub fn arrive(&self, unique: u64, name: &'static str, details: Details) -> Option<Box<KernelRequest>> {
+        KernelRequest::arrive((&self.tracer, &self.recorder), unique, name, details)
     }
 
     /// Creates or replaces the file at `path`, and records to it until it has `limit` bytes.
