@@ -203,7 +203,7 @@ impl Runtime {
     }
 
     /// Returns the tracer if it is on.
-    #[inline]
+    #[inline(always)]
     pub(super) fn active_tracer(&self) -> Option<&Tracer> {
         self.tracer.as_deref().filter(|tracer| tracer.is_on())
     }

@@ -71,7 +71,7 @@ impl Tracer {
     }
 
     /// Returns true if the sink gets events.
-    #[inline]
+    #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }

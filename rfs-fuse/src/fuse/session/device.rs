@@ -112,10 +112,7 @@ impl<F> Device<F> {
 /// Marks the work of this thread as part of a request, if a trace reports it.
 #[inline(always)]
 fn begin_work(traced: &Traced) -> Option<Box<HandledRequest>> {
-    match traced {
-        None => None,
-        Some(traced) => Some(traced.handle()),
-    }
+    traced.as_ref().map(|traced| traced.handle())
 }
 
 /// Counts a request.
