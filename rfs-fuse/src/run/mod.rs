@@ -278,6 +278,16 @@ impl Drop for TracedRun<'_> {
     }
 }
 
+/// Returns true if a next program can continue the mount of a client. Otherwise the log says why.
+fn can_be_continued(client: &Client) -> bool {
+    let can = client.can_be_continued();
+    if !can {
+        let why = if client.has_checksums() { "its export has checksums" } else { "its key has a squash" };
+        log::warn!("the mount ends with its program, despite --takeover: {why}");
+    }
+    can
+}
+
 /// Mounts the export of a running server, or the null file system.
 fn mount_served(
     args: &Args,
@@ -287,14 +297,11 @@ fn mount_served(
 ) -> Result<(), RunError> {
     let address = args.address()?;
     let (key, tls) = load_credentials(args)?;
-    let mut continued = None;
-    let mut found = found;
-    if let Some((link, kept)) = caretaker {
-        let (begun, target) = Continued::begin(link, kept)?;
-        continued = Some(begun);
-        found = target.or(found);
-    }
-    let target = found.map_or_else(|| target(args), Ok)?;
+    let (continued, previous) = match caretaker {
+        Some((link, kept)) => Continued::begin(link, kept).map(|(begun, target)| (Some(begun), target))?,
+        None => (None, None),
+    };
+    let target = previous.or(found).map_or_else(|| target(args), Ok)?;
     if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
         log::warn!("{doubt}");
     }
@@ -343,7 +350,7 @@ fn mount_served(
         locks: adapter.lock_waits(),
     };
     let served = Served { client: &client, link: &link, losses: &losses, observed: &observed };
-    let continued = continued.filter(|_| client.can_be_continued());
+    let continued = continued.filter(|_| can_be_continued(&client));
     let outcome = serve(args, target, adapter, threads, Some(served), events, continued);
     if args.stats_on_exit {
         report_counters(Some(&client), &placement, args.detached);

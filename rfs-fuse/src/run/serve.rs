@@ -145,14 +145,7 @@ fn serve_mounted<F: Filesystem>(
         Option<(Continued, HeldMount, Option<File>)>,
     ),
 ) -> Result<MountEnd, RunError> {
-    let options = args.mount_options();
-    let mut config = Config::default();
-    // The kernel checks the users of a mount that another program has made by its own options.
-    let for_all = options.allow_other || mounted.is_handed_over();
-    config.acl = if for_all { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(args.threads());
-    // A clone needs /dev/fuse, which the process may not reach without a right to mount.
-    config.clone_fd = args.threads() > 1 && !mounted.is_handed_over();
+    let config = session_config(args, mounted);
     if let Some(served) = client {
         connect(served, (&device, mounted), ring.is_some(), &send)?;
     }
@@ -178,17 +171,7 @@ fn serve_mounted<F: Filesystem>(
         undo(mounted);
         RunError::Handshake(e)
     })?;
-    let ended = send.clone();
-    thread::Builder::new()
-        .name("fuse".into())
-        .spawn(move || {
-            // Fails only if the main thread has stopped listening.
-            ended.send(Event::Ended(session.run())).ok();
-        })
-        .map_err(|e| {
-            undo(mounted);
-            os("cannot start a thread")(e)
-        })?;
+    start_session_thread(mounted, &send, move || session.run())?;
     // The session has answered no request yet: the ring starts first.
     let serving = start_ring(args, (&started, ring), (&own, trace), mounted, send)?;
     // The session owns the file system now, and drops it at its end.
@@ -207,6 +190,37 @@ fn serve_mounted<F: Filesystem>(
         serving.join(UNMOUNT_LIMIT);
     }
     Ok(over)
+}
+
+/// Returns the options of fuser's session.
+fn session_config(args: &Args, mounted: &Mounted) -> Config {
+    let mut config = Config::default();
+    // The kernel checks the users of a mount that another program has made by its own options.
+    let for_all = args.mount_options().allow_other || mounted.is_handed_over();
+    config.acl = if for_all { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(args.threads());
+    // A clone needs /dev/fuse, which the process may not reach without a right to mount.
+    config.clone_fd = args.threads() > 1 && !mounted.is_handed_over();
+    config
+}
+
+/// Starts the thread `fuse`, which reports the end of the session to the main thread. Unmounts if
+/// it cannot start.
+fn start_session_thread(
+    mounted: &Mounted,
+    send: &mpsc::Sender<Event>,
+    run: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> Result<(), RunError> {
+    let ended = send.clone();
+    let session = move || {
+        // Fails only if the main thread has stopped listening.
+        ended.send(Event::Ended(run())).ok();
+    };
+    let started = thread::Builder::new().name("fuse".into()).spawn(session);
+    started.map(drop).map_err(|e| {
+        undo(mounted);
+        os("cannot start a thread")(e)
+    })
 }
 
 /// Connects a client with the kernel and with the main thread.
@@ -239,17 +253,7 @@ fn serve_kept(
     (send, events): Events,
     restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
 ) -> Result<MountEnd, RunError> {
-    let ended = send.clone();
-    thread::Builder::new()
-        .name("fuse".into())
-        .spawn(move || {
-            // Fails only if the main thread has stopped listening.
-            ended.send(Event::Ended(threads.wait())).ok();
-        })
-        .map_err(|e| {
-            undo(mounted);
-            os("cannot start a thread")(e)
-        })?;
+    start_session_thread(mounted, &send, move || threads.wait())?;
     let answers =
         answer_questions(args, mounted, client, (metrics, false, trace)).inspect_err(|_| undo(mounted))?;
     match is_first {

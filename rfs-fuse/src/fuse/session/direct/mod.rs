@@ -158,11 +158,15 @@ impl<F: Filesystem> Worker<F> {
                 let unanswered = self.log.record(header.pid, moved);
                 let scope = RequestScope::begin(&self.kept, header.unique, is_repeated);
                 let _serving = scope.enter();
-                let traced =
-                    self.trace.arrive(header.unique, RequestKind::of_opcode(header.opcode).name(), || {
+                let traced = match self.trace.is_on() {
+                    true => {
+                        let name = RequestKind::of_opcode(header.opcode).name();
                         let place = offset.map(|offset| (header.nodeid, offset));
-                        Details { caller: header.pid, bytes: moved as u64, place }
-                    });
+                        let details = Details { caller: header.pid, bytes: moved as u64, place };
+                        self.trace.arrive(header.unique, name, details)
+                    }
+                    false => None,
+                };
                 let _handled = traced.as_ref().map(|traced| traced.handle());
                 let channel = Channel::new(&self.device, unanswered, scope);
                 let slot = Slot::of_device(channel, unique).traced_as(traced);
