@@ -179,8 +179,8 @@ pub struct LoadArgs {
     #[arg(long, value_name = "BYTES", value_parser = byte_size::parse_nonzero)]
     pub reply: Option<u64>,
 
-    /// How replies to sends come: as messages (reply), by remote fetching (fetch), or WRITTEN by the
-    /// server (write); auto: fetch over mapped memory, else reply
+    /// How replies to sends come: as messages (reply), by remote fetching (fetch), or by WRITEs of
+    /// the server (write); auto: fetch over mapped memory, else reply
     #[arg(long, value_name = "WAY", default_value_t = CallsBy::Auto)]
     pub calls: CallsBy,
 
