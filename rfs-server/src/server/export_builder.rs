@@ -152,7 +152,9 @@ fn new_space(bytes: Bytes, stores: Option<&Arc<PoolStores>>, config: &Config) ->
     let lent = Arc::<PoolStores>::clone(stores);
     // The lengths were checked when the stores joined.
     let unusable = || StoresError::NoNumber;
-    space.with_stores(lent, stores.lengths(), of.unit).ok_or_else(unusable)
+    let space = space.with_stores(lent, stores.lengths(), of.unit).ok_or_else(unusable)?;
+    stores.draining().into_iter().for_each(|number| space.drain_store(number, true));
+    Ok(space)
 }
 
 /// Registers arena, table and checksums in a domain, with the rights that its sessions have.

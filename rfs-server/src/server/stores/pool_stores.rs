@@ -368,6 +368,12 @@ impl PoolStores {
         self.members().iter().map(|store| (store.number(), store.owned.len())).collect()
     }
 
+    /// Numbers of the stores that get no new data.
+    pub(in crate::server) fn draining(&self) -> Vec<u16> {
+        let members = self.members();
+        members.iter().filter(|store| store.drain.state().is_on).map(|store| store.number()).collect()
+    }
+
     /// Length of the pieces of a file that stores take in turn.
     pub(in crate::server) fn unit(&self) -> u64 {
         self.unit
@@ -430,6 +436,8 @@ fn join_all(
         match join_one(StoreId(member.number), &member.address, options, epoch, limit) {
             Ok(store) => {
                 let store = Arc::new(store.of_run(member.run));
+                // A drain outlives the server that began it.
+                store.drain.set(member.state == MemberState::Draining);
                 members.push(member_of(&store));
                 stores.insert(member.number, store);
             }

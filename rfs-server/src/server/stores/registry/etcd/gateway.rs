@@ -27,7 +27,7 @@ use super::{
 /// Limit of a request, from the connection to the end of the answer.
 const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 /// Time after which a watch ends. It bounds how long a lost connection goes unnoticed.
-const WATCH_LIMIT: Duration = Duration::from_secs(300);
+const WATCH_LIMIT: Duration = Duration::from_secs(60);
 /// Most bytes of an answer, and of a line of a watch. etcd refuses requests of more than 1.5 MiB.
 const MAX_ANSWER: u64 = 32 << 20;
 

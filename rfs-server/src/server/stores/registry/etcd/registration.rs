@@ -7,7 +7,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::sleep,
     time::Instant,
@@ -19,11 +19,14 @@ use rdmabox::KeyId;
 use super::{
     EtcdUrl, LEASE, PoolKeys, RENEWAL, RETRY, START_LIMIT,
     gateway::Gateway,
-    key_store::{KeyStore, KeyStoreError, Lease, Put},
+    key_store::{Guard, KeyStore, KeyStoreError, Lease, Put},
     registry_error,
     renewal::{RenewalThread, Turn},
 };
 use crate::server::stores::registry::{RegistryError, StoreRecord};
+
+/// Renewals of the lease after which the store looks if its record is still there.
+const RENEWALS_PER_LOOK: u32 = 10;
 
 /// The registration of a store. Dropping it removes the store's record.
 #[derive(Debug)]
@@ -39,6 +42,7 @@ struct Registrant {
     key: String,
     record: Vec<u8>,
     lease: Mutex<Option<Lease>>,
+    renewals: AtomicU32,
     is_up: AtomicBool,
 }
 
@@ -64,8 +68,8 @@ impl Registration {
     ) -> Result<Registration, RegistryError> {
         let key = format!("{}{}", PoolKeys::new(&pool.to_string()).stores(), record.address);
         let record = serde_json::to_vec(record).map_err(|error| RegistryError::System(error.into()))?;
-        let (lease, is_up) = (Mutex::default(), AtomicBool::new(true));
-        let registrant = Arc::new(Registrant { keys, key, record, lease, is_up });
+        let (lease, renewals, is_up) = (Mutex::default(), AtomicU32::new(0), AtomicBool::new(true));
+        let registrant = Arc::new(Registrant { keys, key, record, lease, renewals, is_up });
         registrant.begin()?;
         let renewing = Arc::clone(&registrant);
         let renewal = RenewalThread::start("rfs-etcd", RENEWAL, move || renewing.turn())?;
@@ -105,12 +109,25 @@ impl Registrant {
         Ok(())
     }
 
+    /// Writes the record again if it is gone: deleted, or ended with a store of the same address.
+    fn restore(&self, lease: Lease) -> Result<(), KeyStoreError> {
+        if !(self.renewals.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(RENEWALS_PER_LOOK) {
+            return Ok(());
+        }
+        let is_gone = Guard { key: &self.key, revision: 0 };
+        let again = Put { key: &self.key, value: &self.record, lease: Some(lease) };
+        if self.keys.put_if(&[is_gone], &[again])?.is_some() {
+            log::warn!("{}: the record of the store was gone, and is written again", self.keys.place());
+        }
+        Ok(())
+    }
+
     fn turn(&self) -> Turn {
         let lease = *self.lease.lock();
-        let renewed = match lease.map(|lease| self.keys.keep_alive(lease)) {
-            Some(Ok(true)) => Ok(()),
-            Some(Ok(false)) | None => self.register(),
-            Some(Err(error)) => Err(error),
+        let renewed = match lease.map(|lease| (lease, self.keys.keep_alive(lease))) {
+            Some((lease, Ok(true))) => self.restore(lease),
+            Some((_, Ok(false))) | None => self.register(),
+            Some((_, Err(error))) => Err(error),
         };
         let was_up = self.is_up.swap(renewed.is_ok(), Ordering::AcqRel);
         let place = self.keys.place();
@@ -132,5 +149,31 @@ impl Drop for Registration {
         if let Some(Err(error)) = lease.map(|lease| self.registrant.keys.revoke(lease)) {
             log::debug!("{}: the registration ends by itself: {error}", self.registrant.keys.place());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmabox::Address;
+
+    use super::{super::fake::FakeEtcd, *};
+
+    /// Catches a store that keeps its lease alive, and is registered no more.
+    #[test]
+    fn a_record_that_is_gone_is_written_again() {
+        let etcd = Arc::<FakeEtcd>::default();
+        let keys = || Arc::<FakeEtcd>::clone(&etcd);
+        let address: Address = "tcp:s:1".parse().unwrap();
+        let store = || StoreRecord::of_this_process(address.clone(), 4096).unwrap();
+        let pool = "pool".parse().unwrap();
+        let first = Registration::over(keys(), pool, &store()).unwrap();
+        // A second run at the same address ends.
+        drop(Registration::over(keys(), pool, &store()).unwrap());
+        let key = first.registrant.key.clone();
+        assert_eq!(etcd.value(&key), None);
+        for _ in 0..RENEWALS_PER_LOOK {
+            first.registrant.turn();
+        }
+        assert!(etcd.value(&key).is_some());
     }
 }
