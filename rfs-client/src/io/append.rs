@@ -169,7 +169,13 @@ impl Appends {
                     self.times.stamp(&inode)?;
                     return Ok(offset);
                 }
-                Ok(None) => self.release_append_lock(&inode, hold)?,
+                Ok(None) => {
+                    // A next process would take the append without its lock for whole.
+                    if let Some(request) = current() {
+                        request.give_append_up();
+                    }
+                    self.release_append_lock(&inode, hold)?;
+                }
                 Err(e) => {
                     // The first error is the one to report. If the release fails, the end of the
                     // session releases the lock.

@@ -94,7 +94,9 @@ impl OpenFiles {
     pub fn open(&self, ino: u64, write: bool) -> Result<Attr, ClientError> {
         let inode = self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
-        let opened = if opens.local == 0 || (write && !inode.at_server.lock().to_write) {
+        // If the previous process had opened the file for this request, the server counts that.
+        let is_counted = current().is_some_and(|request| request.has_replies());
+        let opened = if opens.local == 0 || is_counted || (write && !inode.at_server.lock().to_write) {
             self.open_there(&inode, &mut opens, write)
         } else {
             self.look_again(&inode)

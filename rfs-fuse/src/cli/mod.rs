@@ -299,6 +299,7 @@ pub struct Args {
 
     /// Write each request of the kernel to this file, in Chrome's trace format: the steps until its
     /// reply, and what was merged, chained, copied or registered. An existing file is replaced.
+    /// With --takeover, later programs write FILE.2 and so on.
     /// `rfs-fuse trace` records a running mount
     #[arg(long, value_name = "FILE", help_heading = "Trace")]
     pub(crate) trace: Option<PathBuf>,

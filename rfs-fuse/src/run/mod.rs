@@ -39,7 +39,7 @@ use self::{
     restart::{Restart, resume_log},
     ring::{prepare_ring, takes_ring},
     serve::{Threads, serve},
-    takeover::{Continued, Kept, Link, Prepared, connect_kept},
+    takeover::{Cared, Continued, Kept, Link, Prepared, connect_kept},
     unmount::Served,
 };
 use crate::{
@@ -278,14 +278,46 @@ impl Drop for TracedRun<'_> {
     }
 }
 
-/// Returns true if a next program can continue the mount of a client. Otherwise the log says why.
-fn can_be_continued(client: &Client) -> bool {
-    let can = client.can_be_continued();
-    if !can {
-        let why = if client.has_checksums() { "its export has checksums" } else { "its key has a squash" };
-        log::warn!("the mount ends with its program, despite --takeover: {why}");
+/// Begins the trace that the options ask for. A program that continues writes a file of its own,
+/// and serves without one if it cannot be written.
+fn start_trace(args: &Args, trace: &Trace, continued: Option<&Continued>) -> Result<(), RunError> {
+    let Some(path) = &args.trace else { return Ok(()) };
+    let previous = continued.filter(|continued| continued.has_previous());
+    let Some(takeovers) = previous.map(|continued| continued.state().takeovers()) else {
+        return Ok(trace.start_file(path.clone(), args.trace_limit)?);
+    };
+    let mut path = path.clone().into_os_string();
+    path.push(format!(".{}", takeovers + 1));
+    if let Err(e) = trace.start_file(path.into(), args.trace_limit) {
+        log::warn!("no trace is written: {e}");
     }
-    can
+    Ok(())
+}
+
+/// Returns how the mount of a client stands to the caretaker. If no next program can continue it,
+/// the log says why.
+///
+/// # Errors
+/// A previous program has served the mount, and this one cannot continue it.
+fn cared_mount(continued: Continued, client: &Client) -> Result<Cared, RunError> {
+    if client.can_be_continued() {
+        return Ok(Cared::Outlives(continued));
+    }
+    let why = if client.has_checksums() { "its export has checksums" } else { "its key has a squash" };
+    if continued.has_previous() {
+        return Err(RunError::Caretaker(format!("cannot continue the mount: {why} now")));
+    }
+    log::warn!("the mount ends with its program, despite --takeover: {why}");
+    Ok(Cared::Ends(continued.into_link()))
+}
+
+/// Returns the value. A failure of a program that `continues` a mount ends the process at once:
+/// the mount and the session must stay for the next program, and destructors would end them.
+fn or_leave<T>(result: Result<T, RunError>, continues: bool) -> Result<T, RunError> {
+    if continues && let Err(e) = &result {
+        std::process::exit(i32::from(fail(e)));
+    }
+    result
 }
 
 /// Mounts the export of a running server, or the null file system.
@@ -297,11 +329,9 @@ fn mount_served(
 ) -> Result<(), RunError> {
     let address = args.address()?;
     let (key, tls) = load_credentials(args)?;
-    let (continued, previous) = match caretaker {
-        Some((link, kept)) => Continued::begin(link, kept).map(|(begun, target)| (Some(begun), target))?,
-        None => (None, None),
-    };
-    let target = previous.or(found).map_or_else(|| target(args), Ok)?;
+    let begun = caretaker.map(|(link, kept)| Continued::begin(link, kept)).transpose()?;
+    let (continued, previous) = begun.unzip();
+    let target = previous.flatten().or(found).map_or_else(|| target(args), Ok)?;
     if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
         log::warn!("{doubt}");
     }
@@ -309,9 +339,7 @@ fn mount_served(
     let events = listen_for_signals(configuration)?;
     let metrics = args.metrics.map(BoundEndpoint::bind).transpose()?;
     let recorded = Trace::new();
-    if let Some(path) = &args.trace {
-        recorded.start_file(path.clone(), args.trace_limit)?;
-    }
+    start_trace(args, &recorded, continued.as_ref())?;
     let _traced = TracedRun(&recorded);
     let ring = prepare_ring(args)?;
     // The threads of a ring are bound to the cores of the callers already.
@@ -337,12 +365,15 @@ fn mount_served(
             None => within(limit, move || Client::connect(&address, &options, &attach)),
         }
     };
-    let client = Arc::new(client.ok_or(RunError::Silent(address))??);
+    let continues = continued.as_ref().is_some_and(Continued::has_previous);
+    let client = client.ok_or(RunError::Silent(address)).and_then(|client| Ok(client?));
+    let client = Arc::new(or_leave(client, continues)?);
     let placement = place(!client.is_mapped());
     let threads = Threads { placement: &placement, ring, metrics, trace: &recorded };
     let link = KernelLink::default();
     let adapter =
-        Adapter::new(client.clone(), args.settings(), link.clone()).map_err(os("cannot start a thread"))?;
+        Adapter::new(client.clone(), args.settings(), link.clone()).map_err(os("cannot start a thread"));
+    let adapter = or_leave(adapter, continues)?;
     let losses = adapter.losses();
     let observed = ObservedMount {
         client: Arc::clone(&client),
@@ -350,8 +381,9 @@ fn mount_served(
         locks: adapter.lock_waits(),
     };
     let served = Served { client: &client, link: &link, losses: &losses, observed: &observed };
-    let continued = continued.filter(|_| can_be_continued(&client));
-    let outcome = serve(args, target, adapter, threads, Some(served), events, continued);
+    let cared = continued.map(|continued| cared_mount(continued, &client)).transpose();
+    let cared = or_leave(cared, continues)?;
+    let outcome = serve(args, target, adapter, threads, Some(served), events, cared);
     if args.stats_on_exit {
         report_counters(Some(&client), &placement, args.detached);
     }

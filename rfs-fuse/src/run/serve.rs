@@ -18,7 +18,8 @@ use super::{
     error::{RunError, os},
     events::{Event, Events},
     greeting::{announce, announce_again},
-    takeover::{Continued, HeldMount, KeptServing, start_kept},
+    or_leave,
+    takeover::{Cared, Continued, HeldMount, KeptServing, Link, start_kept},
     unmount::{EndRules, MountEnd, NO_WATCHDOG, Served, UNMOUNT_LIMIT, WhenBusy, undo, wait_and_unmount},
 };
 use crate::{
@@ -46,7 +47,7 @@ pub(super) fn serve<F: Filesystem>(
     mut threads: Threads<'_>,
     client: Option<Served<'_>>,
     (send, events): Events,
-    continued: Option<Continued>,
+    cared: Option<Cared>,
 ) -> Result<(), RunError> {
     let mut options = args.mount_options();
     options.flags.read_only |= client.is_some_and(|served| served.client.is_read_only());
@@ -63,11 +64,15 @@ pub(super) fn serve<F: Filesystem>(
     }
     let mut covered = Some(covered);
     let mut watchdog = None;
-    let kept = continued.map(|continued| {
-        let facts = held_mount(args, &mounted, client);
-        (continued, facts, covered.as_ref().and_then(|covered| covered.lock_file()?.try_clone().ok()))
+    let caretaker = cared.map(|cared| match cared {
+        Cared::Ends(link) => CaredMount::Ends(link),
+        Cared::Outlives(continued) => {
+            let facts = held_mount(args, &mounted, client);
+            let lock = covered.as_ref().and_then(|covered| covered.lock_file()?.try_clone().ok());
+            CaredMount::Outlives(continued, facts, lock)
+        }
     });
-    if kept.is_none() {
+    if !matches!(caretaker, Some(CaredMount::Outlives(..))) {
         watchdog = covered.take().and_then(|covered| start_watchdog(args, &mounted, covered, client, &send));
     }
     let to = send.clone();
@@ -86,7 +91,7 @@ pub(super) fn serve<F: Filesystem>(
         client,
         (device, &mounted),
         (send, events),
-        (restart_watchdog, kept),
+        (restart_watchdog, caretaker),
     );
     if let Some(watchdog) = watchdog {
         match outcome {
@@ -134,62 +139,85 @@ fn held_mount(args: &Args, mounted: &Mounted, client: Option<Served<'_>>) -> Hel
     }
 }
 
+/// What the caretaker knows of a mount, and the locked directory below it.
+enum CaredMount {
+    Outlives(Continued, HeldMount, Option<File>),
+    Ends(Link),
+}
+
+/// What serves a mount. Nothing of it ends before the mount.
+struct Begun {
+    answers: Answers,
+    ring: Option<Serving>,
+    /// The connection with the caretaker.
+    link: Option<Link>,
+}
+
 fn serve_mounted<F: Filesystem>(
     args: &Args,
-    (filesystem, Threads { placement, ring, metrics, trace }): (F, Threads<'_>),
+    (filesystem, threads): (F, Threads<'_>),
     client: Option<Served<'_>>,
     (device, mounted): (OwnedFd, &Mounted),
     (send, events): Events,
-    (restart_watchdog, kept): (
-        impl FnMut() -> Option<io::Result<()>>,
-        Option<(Continued, HeldMount, Option<File>)>,
-    ),
+    (restart_watchdog, caretaker): (impl FnMut() -> Option<io::Result<()>>, Option<CaredMount>),
 ) -> Result<MountEnd, RunError> {
+    let continues =
+        matches!(&caretaker, Some(CaredMount::Outlives(continued, ..)) if continued.has_previous());
+    let begun = begin(args, (filesystem, threads), client, (device, mounted), send, caretaker);
+    // The next program needs the mount that this one cannot continue.
+    let begun = or_leave(begun, continues).inspect_err(|_| undo(mounted))?;
+    let when_busy = if args.for_swap { WhenBusy::Stay } else { WhenBusy::Detach };
+    let rules = EndRules { when_busy, lost_server: args.lost_server() };
+    let over = wait_and_unmount(mounted, &events, client, rules, restart_watchdog)?;
+    let Begun { answers, ring, link } = begun;
+    // Before the mount point can have another mount.
+    drop(answers);
+    if let (MountEnd::Ended, Some(ring)) = (over, ring) {
+        ring.join(UNMOUNT_LIMIT);
+    }
+    drop(link);
+    Ok(over)
+}
+
+/// Begins to serve a mount. After an error the mount does not answer.
+fn begin<F: Filesystem>(
+    args: &Args,
+    (filesystem, threads): (F, Threads<'_>),
+    client: Option<Served<'_>>,
+    (device, mounted): (OwnedFd, &Mounted),
+    send: mpsc::Sender<Event>,
+    caretaker: Option<CaredMount>,
+) -> Result<Begun, RunError> {
+    let Threads { placement, ring, metrics, trace } = threads;
     let config = session_config(args, mounted);
     if let Some(served) = client {
         connect(served, (&device, mounted), ring.is_some(), &send)?;
     }
-    let own = device.try_clone().map(Arc::new).map_err(|e| {
-        undo(mounted);
-        os("cannot reach the kernel")(e)
-    })?;
-    if let Some(kept) = kept {
-        let serving = start_kept(args, (filesystem, placement, trace), kept, (device, &own, config));
-        let serving = serving.inspect_err(|_| undo(mounted))?;
-        return serve_kept(
-            args,
-            serving,
-            client,
-            (mounted, metrics, trace),
-            (send, events),
-            restart_watchdog,
-        );
-    }
+    let own = device.try_clone().map(Arc::new).map_err(os("cannot reach the kernel"))?;
+    let link = match caretaker {
+        Some(CaredMount::Outlives(continued, facts, lock)) => {
+            let kept = (continued, facts, lock);
+            let serving = start_kept(args, (filesystem, placement, trace), kept, (device, &own, config))?;
+            return begin_kept(args, serving, client, (mounted, metrics, trace), send);
+        }
+        Some(CaredMount::Ends(link)) => Some(link),
+        None => None,
+    };
     let filesystem = Device::new(filesystem, placement, &own, ring.is_some(), trace);
     let started = filesystem.started();
-    let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {
-        undo(mounted);
-        RunError::Handshake(e)
-    })?;
-    start_session_thread(mounted, &send, move || session.run())?;
+    let session = Session::from_fd(filesystem, device, config.acl, config).map_err(RunError::Handshake)?;
+    start_session_thread(&send, move || session.run())?;
     // The session has answered no request yet: the ring starts first.
-    let serving = start_ring(args, (&started, ring), (&own, trace), mounted, send)?;
+    let ring = start_ring(args, (&started, ring), (&own, trace), mounted, send)?;
     // The session owns the file system now, and drops it at its end.
     drop(started);
-    log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });
-    let uses_ring = serving.is_some();
-    let answers = answer_questions(args, mounted, client, (metrics, uses_ring, trace))
-        .inspect_err(|_| undo(mounted))?;
-    announce(args, mounted, client.map(|served| served.client)).inspect_err(|_| undo(mounted))?;
-    let when_busy = if args.for_swap { WhenBusy::Stay } else { WhenBusy::Detach };
-    let rules = EndRules { when_busy, lost_server: args.lost_server() };
-    let over = wait_and_unmount(mounted, &events, client, rules, restart_watchdog)?;
-    // Before the mount point can have another mount.
-    drop(answers);
-    if let (MountEnd::Ended, Some(serving)) = (over, serving) {
-        serving.join(UNMOUNT_LIMIT);
+    log::debug!("requests come over {}", if ring.is_some() { "io_uring" } else { "/dev/fuse" });
+    let answers = answer_questions(args, mounted, client, (metrics, ring.is_some(), trace))?;
+    announce(args, mounted, client.map(|served| served.client))?;
+    if let Some(Err(e)) = link.as_ref().map(Link::serves) {
+        log::warn!("the caretaker of the mount has ended: {e}");
     }
-    Ok(over)
+    Ok(Begun { answers, ring, link })
 }
 
 /// Returns the options of fuser's session.
@@ -204,10 +232,8 @@ fn session_config(args: &Args, mounted: &Mounted) -> Config {
     config
 }
 
-/// Starts the thread `fuse`, which reports the end of the session to the main thread. Unmounts if
-/// it cannot start.
+/// Starts the thread `fuse`, which reports the end of the session to the main thread.
 fn start_session_thread(
-    mounted: &Mounted,
     send: &mpsc::Sender<Event>,
     run: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> Result<(), RunError> {
@@ -217,10 +243,7 @@ fn start_session_thread(
         ended.send(Event::Ended(run())).ok();
     };
     let started = thread::Builder::new().name("fuse".into()).spawn(session);
-    started.map(drop).map_err(|e| {
-        undo(mounted);
-        os("cannot start a thread")(e)
-    })
+    started.map(drop).map_err(os("cannot start a thread"))
 }
 
 /// Connects a client with the kernel and with the main thread.
@@ -238,26 +261,21 @@ fn connect(
     if let Some(path) = mounted.visible_path() {
         link.mounted_on(path.to_owned(), by_core);
     }
-    link.connect(device.as_fd(), mounted.is_handed_over()).map_err(|e| {
-        undo(mounted);
-        os("cannot reach the kernel")(e)
-    })
+    link.connect(device.as_fd(), mounted.is_handed_over()).map_err(os("cannot reach the kernel"))
 }
 
-/// Serves a mount that outlives this process, until an event ends it.
-fn serve_kept(
+/// Begins to serve a mount that outlives this process.
+fn begin_kept(
     args: &Args,
     KeptServing { threads, is_first, link }: KeptServing,
     client: Option<Served<'_>>,
     (mounted, metrics, trace): (&Mounted, Option<BoundEndpoint>, &Arc<Trace>),
-    (send, events): Events,
-    restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
-) -> Result<MountEnd, RunError> {
-    start_session_thread(mounted, &send, move || threads.wait())?;
-    let answers =
-        answer_questions(args, mounted, client, (metrics, false, trace)).inspect_err(|_| undo(mounted))?;
+    send: mpsc::Sender<Event>,
+) -> Result<Begun, RunError> {
+    start_session_thread(&send, move || threads.wait())?;
+    let answers = answer_questions(args, mounted, client, (metrics, false, trace))?;
     match is_first {
-        true => announce(args, mounted, client.map(|served| served.client)).inspect_err(|_| undo(mounted))?,
+        true => announce(args, mounted, client.map(|served| served.client))?,
         false => announce_again(args, mounted),
     }
     // Fails only if the main thread has stopped listening.
@@ -265,15 +283,13 @@ fn serve_kept(
     link.serves().and_then(|()| link.watch(without_caretaker)).unwrap_or_else(|e| {
         log::warn!("the caretaker of the mount has ended: {e}");
     });
-    let rules = EndRules { when_busy: WhenBusy::Detach, lost_server: args.lost_server() };
-    let over = wait_and_unmount(mounted, &events, client, rules, restart_watchdog)?;
-    // Before the mount point can have another mount.
-    drop(answers);
-    Ok(over)
+    Ok(Begun { answers, ring: None, link: Some(link) })
 }
 
-/// Starts the threads of a ring, if the kernel has agreed to one. Unmounts if there has to be a
-/// ring, and there is none.
+/// Starts the threads of a ring, if the kernel has agreed to one.
+///
+/// # Errors
+/// There has to be a ring, and there is none.
 fn start_ring<F: Filesystem>(
     args: &Args,
     (started, ring): (&Started<F>, Option<Ring>),
@@ -290,10 +306,7 @@ fn start_ring<F: Filesystem>(
         _ => Ok(None),
     };
     match serving {
-        Err(e) if args.io_uring() == IoUring::On => {
-            undo(mounted);
-            Err(RunError::Ring(e))
-        }
+        Err(e) if args.io_uring() == IoUring::On => Err(RunError::Ring(e)),
         serving => Ok(serving.inspect_err(|e| log::warn!("no FUSE over io_uring: {e}")).ok().flatten()),
     }
 }

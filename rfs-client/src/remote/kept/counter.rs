@@ -31,6 +31,16 @@ impl Counter {
         Counter::Direct,
     ];
 
+    /// Returns true if a change by `amount` comes before the note about it.
+    ///
+    /// A process may die in between. Then the change is made twice or not at all, as the next
+    /// process begins the request anew. A count of the caller is too high then: the inode stays. A
+    /// count at the server is too low, so that no file is closed too often.
+    pub(super) fn changes_before_note(self, amount: i64) -> bool {
+        let stays_low = matches!(self, Counter::AtServer | Counter::ToWrite);
+        (amount > 0) != stays_low
+    }
+
     pub(super) fn of(number: u8) -> Option<Counter> {
         Counter::ALL.into_iter().find(|counter| *counter as u8 == number)
     }

@@ -23,7 +23,7 @@ use super::{
     layout::{
         APPEND_LOCK, APPEND_OFFSET, CALL_HEADER, CALL_LEN, CALLS, EFFECT_LEN, FORMAT, INODE_COUNT, LEN,
         LOCK_COUNT, LOCK_LEN, LOCKS, MAGIC, MAX_EFFECTS, MAX_ENVELOPE, REQUEST_COUNT, REQUEST_HEADER,
-        REQUEST_LEN, REQUESTS, SLOT, WORDS, header, row_at,
+        REQUEST_LEN, REQUESTS, SLOT, VOID, WORDS, header, row_at,
     },
 };
 
@@ -152,6 +152,16 @@ pub(crate) struct KeptReply {
     pub(crate) reply: Option<Vec<u8>>,
 }
 
+/// An append that the previous process had begun.
+#[derive(Debug)]
+struct BegunAppend {
+    /// Place of the request. Its notes stay until the request is answered.
+    entry: usize,
+    offset: Option<u64>,
+    /// Number of the append lock. 0: the append was given up, to begin anew.
+    hold: u64,
+}
+
 /// State of a mount that outlives its process.
 #[derive(Debug)]
 pub struct KeptState {
@@ -161,8 +171,8 @@ pub struct KeptState {
     /// Replies to the calls of repeated requests, by request and ordinal.
     replies: Mutex<HashMap<(u64, u32), KeptReply>>,
     reply_count: AtomicUsize,
-    /// Appends of repeated requests: the offset, and the lock.
-    appends: Mutex<HashMap<u64, (Option<u64>, u64)>>,
+    /// Appends of repeated requests.
+    appends: Mutex<HashMap<u64, BegunAppend>>,
     owner: OnceLock<Weak<dyn KeptCalls>>,
 }
 
@@ -345,22 +355,27 @@ impl KeptState {
         Some(entry)
     }
 
-    /// Notes an effect of a request. Returns false if there is no room.
-    pub(super) fn add_effect(
-        &self,
-        entry: usize,
-        number: usize,
-        (value, what, amount): (u64, u8, i64),
-    ) -> bool {
-        if number >= MAX_EFFECTS {
+    /// Notes effects of a request, all at once. Returns false if there is no room.
+    pub(super) fn add_effects(&self, entry: usize, number: usize, effects: &[(u64, u8, i64)]) -> bool {
+        if number + effects.len() > MAX_EFFECTS {
             return false;
         }
         let at = request_at(entry);
-        let effect = at + REQUEST_HEADER + EFFECT_LEN * number;
-        self.area.word(effect).store(value, Ordering::Relaxed);
-        self.area.word(effect + 8).store(pack(what, amount), Ordering::Relaxed);
-        self.area.word(at + 8).store(number as u64 + 1, Ordering::Release);
+        for (index, &(value, what, amount)) in effects.iter().enumerate() {
+            let effect = at + REQUEST_HEADER + EFFECT_LEN * (number + index);
+            self.area.word(effect).store(value, Ordering::Relaxed);
+            self.area.word(effect + 8).store(pack(what, amount), Ordering::Relaxed);
+        }
+        self.area.word(at + 8).store((number + effects.len()) as u64, Ordering::Release);
         true
+    }
+
+    /// Adds to a counter of a row.
+    pub(super) fn add_to_counter(&self, index: usize, counter: Counter, amount: i64) {
+        let word = self.area.word(row_at(index) + counter.offset());
+        let add = |now: u64| Some(now.saturating_add_signed(amount));
+        // Several threads may count at once. The change never fails.
+        word.fetch_update(Ordering::Release, Ordering::Relaxed, add).ok();
     }
 
     pub(super) fn end_request(&self, entry: usize) {
@@ -382,40 +397,58 @@ impl KeptState {
             }
         }
         for entry in 0..free.requests.used(&self.area) {
-            free.requests.returned.push(entry);
             let at = request_at(entry);
             let unique = self.area.word(at).load(Ordering::Acquire);
-            let count = self.area.word(at + 8).load(Ordering::Acquire) as usize;
-            let count = if unique != 0 && repeated.contains(&unique) { count.min(MAX_EFFECTS) } else { 0 };
-            for number in (0..count).rev() {
-                let effect = at + REQUEST_HEADER + EFFECT_LEN * number;
-                let ino = self.area.word(effect).load(Ordering::Relaxed);
-                let (what, amount) = unpack(self.area.word(effect + 8).load(Ordering::Relaxed));
-                self.area.word(at + 8).store(number as u64, Ordering::Release);
-                self.note_append(unique, what, ino);
-                let Some(counter) = Counter::of(what) else { continue };
-                let index = match rows.get(&ino) {
-                    Some(&index) => index,
-                    // The request had removed the inode.
-                    None => {
-                        let Some(index) = free.rows.take(&self.area) else { continue };
-                        self.clear_row(index, ino);
-                        rows.insert(ino, index);
-                        index
-                    }
-                };
-                let word = self.area.word(row_at(index) + counter.offset());
-                word.store(
-                    word.load(Ordering::Acquire).saturating_add_signed(amount.saturating_neg()),
-                    Ordering::Release,
-                );
+            if unique != 0 && repeated.contains(&unique) {
+                self.take_back_entry((entry, unique), &mut free, &mut rows);
+                if self.keeps_append(entry, unique) {
+                    continue;
+                }
             }
             self.area.word(at).store(0, Ordering::Release);
+            free.requests.returned.push(entry);
         }
         // The kernel does not know an inode without references.
         for index in rows.into_values() {
             if !self.is_used(index) {
                 self.area.word(row_at(index)).store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Takes back the effects of one request. Notes of an append stay.
+    fn take_back_entry(
+        &self,
+        (entry, unique): (usize, u64),
+        free: &mut Places,
+        rows: &mut HashMap<u64, usize>,
+    ) {
+        let at = request_at(entry);
+        let count = (self.area.word(at + 8).load(Ordering::Acquire) as usize).min(MAX_EFFECTS);
+        for number in (0..count).rev() {
+            let effect = at + REQUEST_HEADER + EFFECT_LEN * number;
+            let ino = self.area.word(effect).load(Ordering::Relaxed);
+            let (what, amount) = unpack(self.area.word(effect + 8).load(Ordering::Relaxed));
+            self.note_append((entry, unique), what, ino);
+            let Some(counter) = Counter::of(what) else { continue };
+            let index = match rows.get(&ino) {
+                Some(&index) => index,
+                // The request had removed the inode.
+                None => {
+                    let Some(index) = free.rows.take(&self.area) else { continue };
+                    self.clear_row(index, ino);
+                    rows.insert(ino, index);
+                    index
+                }
+            };
+            let void = || self.area.word(effect + 8).store(pack(VOID, 0), Ordering::Release);
+            let back = amount.saturating_neg();
+            if counter.changes_before_note(back) {
+                self.add_to_counter(index, counter, back);
+                void();
+            } else {
+                void();
+                self.add_to_counter(index, counter, back);
             }
         }
     }
@@ -429,25 +462,35 @@ impl KeptState {
 
     /// Takes in a note of an append. Notes come from the last one to the first one, and the last
     /// one counts.
-    fn note_append(&self, unique: u64, what: u8, value: u64) {
+    fn note_append(&self, (entry, unique): (usize, u64), what: u8, value: u64) {
         let mut appends = self.appends.lock();
         match what {
             APPEND_LOCK => {
-                appends.entry(unique).or_insert((None, value));
+                appends.entry(unique).or_insert(BegunAppend { entry, offset: None, hold: value });
             }
             APPEND_OFFSET => {
-                if let Some((offset, _)) = appends.get_mut(&unique) {
-                    offset.get_or_insert(value);
+                if let Some(append) = appends.get_mut(&unique) {
+                    append.offset.get_or_insert(value);
                 }
             }
             _ => {}
         }
     }
 
+    /// Returns true if an entry has the notes of an append. Forgets an append that was given up.
+    fn keeps_append(&self, entry: usize, unique: u64) -> bool {
+        let mut appends = self.appends.lock();
+        let Some(append) = appends.get(&unique) else { return false };
+        if append.hold == 0 {
+            appends.remove(&unique);
+            return false;
+        }
+        append.entry == entry
+    }
+
     /// Returns the offset and the lock of an append that the previous process had begun.
     pub(super) fn previous_append(&self, unique: u64) -> Option<(u64, u64)> {
-        let (offset, hold) = self.appends.lock().get(&unique).copied()?;
-        Some((offset?, hold))
+        self.appends.lock().get(&unique).and_then(|append| Some((append.offset?, append.hold)))
     }
 
     /// Returns true for a repeated request whose append the previous process had begun. These come
@@ -458,7 +501,10 @@ impl KeptState {
 
     /// Notes that an append that the previous process had begun is answered.
     pub(super) fn end_append(&self, unique: u64) {
-        self.appends.lock().remove(&unique);
+        let ended = self.appends.lock().remove(&unique);
+        if let Some(append) = ended {
+            self.end_request(append.entry);
+        }
     }
 
     /// Returns true while appends are unfinished that the previous process had begun. Their locks
@@ -544,6 +590,12 @@ impl KeptState {
         let reply = replies.remove(&(unique, ordinal));
         self.reply_count.store(replies.len(), Ordering::Release);
         reply
+    }
+
+    /// Returns true if there are replies to calls of a repeated request that it has not used.
+    pub(super) fn has_replies(&self, unique: u64) -> bool {
+        self.reply_count.load(Ordering::Acquire) > 0
+            && self.replies.lock().keys().any(|(request, _)| *request == unique)
     }
 
     /// Drops the replies that a repeated request has not used. Returns their slots.

@@ -74,6 +74,8 @@ pub(super) fn row_at(index: usize) -> usize {
 /// Kinds of notes that are no counters: the offset of an append, and its lock.
 pub(super) const APPEND_OFFSET: u8 = 100;
 pub(super) const APPEND_LOCK: u8 = 101;
+/// Kind of a note that does not count any more.
+pub(super) const VOID: u8 = 102;
 
 /// Length of the area in bytes.
 pub(super) const LEN: usize = INODES + INODE_LEN * INODE_COUNT;

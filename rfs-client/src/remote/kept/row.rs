@@ -32,15 +32,22 @@ impl Row {
         Row { kept: Arc::clone(kept), ino: previous.ino, index: previous.row }
     }
 
-    /// Adds to a counter, and notes that for the current request.
+    /// Adds to a counter, and notes that for the current request. The order decides which way a
+    /// counter is wrong if the process dies in between.
     pub(crate) fn count(&self, counter: Counter, amount: i64) {
-        if let Some(scope) = current() {
-            scope.note_effect(self.ino, counter, amount);
+        let note = || {
+            if let Some(scope) = current() {
+                scope.note_effect(self.ino, counter, amount);
+            }
+        };
+        let add = || self.kept.add_to_counter(self.index, counter, amount);
+        if counter.changes_before_note(amount) {
+            add();
+            note();
+        } else {
+            note();
+            add();
         }
-        let word = self.kept.area().word(row_at(self.index) + counter.offset());
-        // Callers hold the lock of the counter, so there is one writer.
-        let now = word.load(Ordering::Relaxed).saturating_add_signed(amount);
-        word.store(now, Ordering::Release);
     }
 
     /// Returns a counter.

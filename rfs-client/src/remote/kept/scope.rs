@@ -90,12 +90,13 @@ impl RequestScope {
         InScope(())
     }
 
-    /// Notes that a counter of an inode is about to change.
+    /// Notes a change of a counter of an inode.
     pub(super) fn note_effect(&self, ino: u64, counter: Counter, amount: i64) {
-        self.note(ino, counter as u8, amount);
+        self.note(&[(ino, counter as u8, amount)]);
     }
 
-    fn note(&self, value: u64, what: u8, amount: i64) {
+    /// Notes effects, all at once: values, what they are, and amounts.
+    fn note(&self, effects: &[(u64, u8, i64)]) {
         let mut state = self.state.lock();
         if state.is_over {
             return;
@@ -108,21 +109,30 @@ impl RequestScope {
                 entry
             }
         };
-        if self.kept.add_effect(entry, state.effects, (value, what, amount)) {
-            state.effects += 1;
+        if self.kept.add_effects(entry, state.effects, effects) {
+            state.effects += effects.len();
         }
     }
 
     /// Notes that the request is about to place bytes at an offset, under the append lock `hold`.
     pub(crate) fn note_append(&self, offset: u64, hold: u64) {
-        self.note(offset, APPEND_OFFSET, 0);
-        self.note(hold, APPEND_LOCK, 0);
+        self.note(&[(offset, APPEND_OFFSET, 0), (hold, APPEND_LOCK, 0)]);
+    }
+
+    /// Notes that the request has placed no bytes, and begins its append anew.
+    pub(crate) fn give_append_up(&self) {
+        self.note(&[(0, APPEND_LOCK, 0)]);
     }
 
     /// Returns the offset and the append lock of an append that the previous process had begun for
     /// this request.
     pub(crate) fn previous_append(&self) -> Option<(u64, u64)> {
         if self.is_repeated { self.kept.previous_append(self.unique) } else { None }
+    }
+
+    /// Returns true if the server has carried out calls of the request that it has not made again.
+    pub(crate) fn has_replies(&self) -> bool {
+        self.is_repeated && self.kept.has_replies(self.unique)
     }
 
     /// Counts a call of the request. Returns its ordinal.

@@ -101,6 +101,88 @@ fn the_last_note_of_an_append_counts() {
 }
 
 #[test]
+fn an_append_is_known_after_two_deaths_and_its_counts_are_taken_back_once() {
+    let kept = KeptState::create().expect("a memory file");
+    let row = Row::add(&kept, 5).expect("room");
+    row.count(Counter::References, 3);
+    let scope = RequestScope::begin(&kept, 40, false);
+    {
+        let _in = scope.enter();
+        row.count(Counter::References, 1);
+        scope.note_append(100, 1);
+        row.count(Counter::References, 1);
+    }
+    let mut last = Arc::clone(&kept);
+    for _ in 0..2 {
+        last = next(&last);
+        last.take_back(&HashSet::from([40]));
+        assert_eq!(last.previous_append(40), Some((100, 1)));
+        assert_eq!(counters(&last), [(5, [3, 0, 0, 0, 0, 0])]);
+    }
+    RequestScope::begin(&last, 40, true).end();
+    let last = next(&last);
+    last.take_back(&HashSet::from([40]));
+    assert!(!last.is_begun_append(40), "the append was answered");
+    std::mem::forget((scope, row));
+}
+
+#[test]
+fn an_append_that_was_given_up_begins_anew() {
+    let kept = KeptState::create().expect("a memory file");
+    let scope = RequestScope::begin(&kept, 40, false);
+    scope.note_append(100, 1);
+    scope.give_append_up();
+    let taken = next(&kept);
+    taken.take_back(&HashSet::from([40]));
+    assert!(!taken.is_begun_append(40) && !taken.has_previous_appends());
+    std::mem::forget(scope);
+}
+
+#[test]
+fn threads_that_count_at_once_lose_no_count() {
+    let kept = KeptState::create().expect("a memory file");
+    let row = Row::add(&kept, 5).expect("room");
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| (0..10_000).for_each(|_| row.count(Counter::References, 1)));
+        }
+    });
+    assert_eq!(row.get(Counter::References), 40_000);
+}
+
+#[test]
+fn a_death_between_a_note_and_its_count_leaves_no_inode_too_early() {
+    let kept = KeptState::create().expect("a memory file");
+    let row = Row::add(&kept, 5).expect("room");
+    row.count(Counter::References, 2);
+    row.count(Counter::AtServer, 2);
+    // The process died after the first half of each change.
+    for (counter, amount) in [(Counter::References, -1), (Counter::AtServer, 1)] {
+        assert!(!counter.changes_before_note(amount));
+        let scope = RequestScope::begin(&kept, 50, false);
+        scope.note_effect(5, counter, amount);
+        std::mem::forget(scope);
+    }
+    let taken = next(&kept);
+    taken.take_back(&HashSet::from([50]));
+    assert_eq!(counters(&taken), [(5, [3, 0, 1, 0, 0, 0])]);
+    std::mem::forget(row);
+}
+
+#[test]
+fn replies_of_a_repeated_request_are_known_until_they_are_used() {
+    let kept = KeptState::create().expect("a memory file");
+    kept.begin_call((3, 7), (30, 0), b"envelope");
+    let kept = next(&kept);
+    kept.add_reply(&kept.calls()[0], None, None);
+    let scope = |unique| RequestScope::begin(&kept, unique, true);
+    let (repeated, other) = (scope(30), scope(31));
+    assert!(repeated.has_replies() && !other.has_replies());
+    assert_eq!(kept.take_reply(30, 0).map(|reply| (reply.slot, reply.sequence)), Some((3, 7)));
+    assert!(!repeated.has_replies());
+}
+
+#[test]
 fn a_state_of_another_format_is_refused() {
     let other = tempfile::tempfile().expect("a file");
     let short = KeptState::open(other.try_clone().expect("cloned"));

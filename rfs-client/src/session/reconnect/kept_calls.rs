@@ -51,7 +51,8 @@ impl ReconnectingSession {
     pub(super) fn previous_call(&self, call: &CallScope, request: &[u8]) -> Option<KeptReply> {
         call.scope.as_ref()?;
         let previous = call.kept.take_reply(call.place.0, call.place.1)?;
-        if previous.kind == request.first().copied() {
+        // The kind of a call that was too long to be kept is unknown.
+        if previous.kind.is_none_or(|kind| Some(kind) == request.first().copied()) {
             return Some(previous);
         }
         // The request takes another way this time.

@@ -99,15 +99,16 @@ impl ReconnectingSession {
         }
         let deadline = Instant::now() + self.timeout;
         let call = self.scope_of(request);
-        if let Some(call) = &call
-            && let Some(previous) = self.previous_call(call, request)
-        {
-            // The server has carried it out. A call that is started is short enough to be kept.
-            let number = SlotSeq { slot: previous.slot, sequence: previous.sequence };
-            self.release_or_keep(number, call.scope.as_ref());
+        let previous = call.as_ref().and_then(|call| self.previous_call(call, request));
+        let number = match &previous {
+            Some(previous) => SlotSeq { slot: previous.slot, sequence: previous.sequence },
+            None => self.take_slot(deadline)?,
+        };
+        if previous.is_some_and(|previous| previous.reply.is_some()) {
+            // The server has carried it out.
+            self.release_or_keep(number, call.and_then(|call| call.scope).as_ref());
             return Ok(());
         }
-        let number = self.take_slot(deadline)?;
         let mut envelope = Vec::new();
         encode_envelope(number, request, &mut envelope);
         if let Some(call) = &call {

@@ -35,6 +35,14 @@ pub(in crate::run) struct Continued {
     previous: Option<(Vec<Arc<OwnedFd>>, Vec<Resent>)>,
 }
 
+/// A mount of a program that a caretaker has started.
+pub(in crate::run) enum Cared {
+    /// The next program continues it.
+    Outlives(Continued),
+    /// It ends with this program. The caretaker learns when it answers.
+    Ends(Link),
+}
+
 /// Threads that serve a mount.
 pub(in crate::run) struct KeptServing {
     pub(in crate::run) threads: DirectServing,
@@ -79,6 +87,11 @@ impl Continued {
     /// Returns the kernel's numbers of the requests that it has sent again.
     pub(in crate::run) fn repeated(&self) -> HashSet<u64> {
         self.previous.as_ref().map_or_else(HashSet::new, |(_, resent)| Resent::numbers(resent))
+    }
+
+    /// Returns the connection with the caretaker, for a mount that ends with its program.
+    pub(in crate::run) fn into_link(self) -> Link {
+        self.link
     }
 
     /// Returns true if a previous process has served the mount.

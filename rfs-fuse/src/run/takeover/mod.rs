@@ -27,12 +27,12 @@ use crate::{
 pub(in crate::run) use caretaker::{
     HeldMount, Kept, Link, command_line, format_if_asked, own_arguments, upgrade,
 };
-pub(in crate::run) use kept::{Continued, KeptServing, start_kept};
+pub(in crate::run) use kept::{Cared, Continued, KeptServing, start_kept};
 
 /// Oldest kernel whose mounts can outlive a program: it sends requests again (6.9), and drops all
 /// cached names at once (6.16).
 const KERNEL: (u32, u32) = (6, 16);
-/// Time for which a program that continues tries to reach the server.
+/// Time for which a program that continues tries to reach the server. The caretaker allows more.
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -134,21 +134,26 @@ fn check(args: &Args) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Connects, and continues the session of a previous process if there is one. `None` after `limit`.
+/// Connects, and continues the session of a previous process if there is one. `None` after a limit:
+/// `limit` for a new mount. A process that continues must end then, without destructors: the thread
+/// that connects goes on, and two clients must not share one state.
 pub(in crate::run) fn connect_kept(
     continued: &Continued,
     (address, options, attach): (Address, SessionOptions, AttachOptions),
     limit: Duration,
 ) -> Option<Result<Client, AttachError>> {
-    let give_up = Instant::now() + if continued.has_previous() { CONNECT_LIMIT } else { Duration::ZERO };
+    let continues = continued.has_previous();
+    let give_up = Instant::now() + if continues { CONNECT_LIMIT } else { limit };
     loop {
+        let left = give_up.saturating_duration_since(Instant::now());
         let (state, repeated) = (continued.state().clone(), continued.repeated());
         let (address, options, attach) = (address.clone(), options.clone(), attach.clone());
         let connected =
-            within(limit, move || Client::connect_kept(&address, &options, &attach, (&state, &repeated)));
+            within(left, move || Client::connect_kept(&address, &options, &attach, (&state, &repeated)));
         match connected {
-            Some(Err(AttachError::Connect(_))) | None if Instant::now() < give_up => {
-                thread::sleep(CONNECT_PAUSE)
+            // There is no client yet.
+            Some(Err(AttachError::Connect(_))) if continues && Instant::now() < give_up => {
+                thread::sleep(CONNECT_PAUSE);
             }
             connected => return connected,
         }

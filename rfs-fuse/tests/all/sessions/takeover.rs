@@ -3,7 +3,14 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{Read, Write},
-    os::unix::fs::FileExt,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            fs::{FileExt, MetadataExt},
+            net::{SocketAddr, UnixStream},
+        },
+    },
     process::Command,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
@@ -11,7 +18,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FlockOperation, flock},
+    fs::{FlockOperation, flock, major, minor},
     process::{Pid, Signal, kill_process},
 };
 
@@ -214,6 +221,81 @@ fn an_upgrade_replaces_the_program() {
     assert_eq!(status, Some(1));
     assert!(said.contains("mount with --takeover"), "{said}");
     plain.unmount();
+}
+
+#[test]
+fn an_upgrade_with_invalid_options_is_refused() {
+    let lender = Lender::new(16 * MIB);
+    let dir = directory();
+    let (file, point) = (dir.path().join("mounts.toml"), dir.path().join("mount"));
+    fs::create_dir(&point).expect("made");
+    let text = format!("[{point:?}]\naddress = {:?}\n", lender.address(Over::Shm));
+    fs::write(&file, &text).expect("written");
+    let mount = Mount::spawn(program().args(TAKEOVER).arg("--config").arg(&file).arg(&point), &point);
+    let before = serving(&mount);
+    fs::write(&file, format!("{text}no-such-option = 3\n")).expect("written");
+    let (status, said) = upgrade(&mount);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("no-such-option"), "{said}");
+    assert_eq!(serving(&mount), before, "the program was replaced");
+    mount.unmount();
+}
+
+#[test]
+fn a_program_on_the_mount_itself_is_refused() {
+    let lender = Lender::new(16 * MIB);
+    let mount = lender.mount(Over::Shm, TAKEOVER);
+    let file = mount.path("program");
+    fs::write(&file, b"#!/bin/sh\n").expect("written");
+    let device = fs::metadata(&file).expect("found").dev();
+    let name = format!("rfs-caretaker-{}:{}", major(device), minor(device));
+    let address = SocketAddr::from_abstract_name(name).expect("a name");
+    let mut caretaker = UnixStream::connect_addr(&address).expect("connected");
+    caretaker.write_all(&[file.as_os_str().as_bytes(), b"\n"].concat()).expect("asked");
+    let mut said = String::new();
+    caretaker.read_to_string(&mut said).expect("answered");
+    assert!(said.contains("on the mount itself"), "{said}");
+    mount.unmount();
+}
+
+#[test]
+fn an_upgrade_to_a_program_that_is_killed_is_taken_back() {
+    let lender = Lender::new(16 * MIB);
+    let mount = lender.mount(Over::Shm, TAKEOVER);
+    // The new program may serve before it is killed.
+    let is_taken_back = eventually(|| {
+        let before = serving(&mount).expect("a program");
+        let (status, said) = thread::scope(|scope| {
+            let command = scope.spawn(|| upgrade(&mount));
+            while !command.is_finished() {
+                if let Some(now) = serving(&mount).filter(|now| *now != before) {
+                    // It may have ended by itself.
+                    kill_process(now, Signal::KILL).ok();
+                    break;
+                }
+            }
+            command.join().expect("joined")
+        });
+        fs::write(mount.path("file"), b"on").expect("the mount goes on");
+        // The next life is no short one.
+        thread::sleep(Duration::from_millis(600));
+        status == Some(1) && said.contains("the previous program serves on")
+    });
+    assert!(is_taken_back);
+    mount.unmount();
+}
+
+#[test]
+fn a_signal_between_two_programs_unmounts() {
+    let lender = Lender::new(16 * MIB);
+    for _ in 0..5 {
+        let mut mount = lender.mount(Over::Shm, TAKEOVER);
+        kill_process(serving(&mount).expect("a program"), Signal::KILL).expect("killed");
+        mount.signal(Signal::TERM);
+        let (status, said) = mount.wait();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(!is_mounted(&mount.point));
+    }
 }
 
 #[test]

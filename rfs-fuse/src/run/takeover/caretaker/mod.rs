@@ -9,18 +9,20 @@
 //! [`message`] has the messages between both, and [`link`] the serving program's end.
 //!
 //! # Concurrency
-//! The caretaker has one thread. No locks.
+//! The caretaker has one thread, and one for each check of a program. No locks.
 
 mod end;
 mod link;
 mod message;
 mod process;
+mod program;
 mod upgrade;
 
 pub(in crate::run) use self::{
     link::{Kept, Link},
     message::HeldMount,
-    process::{format_if_asked, run},
+    process::run,
+    program::format_if_asked,
     upgrade::{command_line, main as upgrade, own_arguments},
 };
 

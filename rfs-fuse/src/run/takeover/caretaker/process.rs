@@ -1,21 +1,20 @@
 //! The caretaker's process: starts the serving program, and the next one after its death.
 //!
 //! # Concurrency
-//! One thread.
+//! One thread. The check of a new program has its own.
 
 use std::{
-    ffi::{OsStr, OsString},
-    fs::File,
+    ffi::OsString,
     io::{self, Read},
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::{
             net::{UnixListener, UnixStream},
-            process::{CommandExt, ExitStatusExt},
+            process::ExitStatusExt,
         },
     },
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ExitStatus, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -23,7 +22,7 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
-    process::{Pid, Signal, kill_process},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -32,29 +31,22 @@ use super::{
     STARTED,
     end::end_mount,
     message::{HeldMount, Message, receive, send},
+    program::ProgramFile,
     upgrade::{accept, answer, listen},
 };
 
-/// First argument of a program that is asked for the format of its kept state.
-const FORMAT_MARK: &str = "--kept-format";
 /// Time that a dead program may take to end: a thread of it may wait for the kernel.
 const END_LIMIT: Duration = Duration::from_secs(3);
 /// A serving program that lives for less time than this has a short life.
 const SHORT_LIFE: Duration = Duration::from_millis(500);
 /// Short lives in a row after which the mount ends.
 const SHORT_LIVES: u32 = 5;
+/// First pause after a short life.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Limit for the start of a program that replaces another one.
 const START_LIMIT: Duration = Duration::from_secs(20);
-
-/// Prints the format of the kept state that this program writes, if it is asked for it.
-pub(in crate::run) fn format_if_asked() -> Option<u8> {
-    let mut arguments = std::env::args_os().skip(1);
-    if arguments.next()? != OsStr::new(FORMAT_MARK) {
-        return None;
-    }
-    println!("{}", rfs_client::KEPT_FORMAT);
-    Some(0)
-}
+/// Exit code of a program whose main thread has panicked.
+const PANIC: u8 = 101;
 
 /// What the caretaker holds.
 struct Held {
@@ -75,21 +67,25 @@ struct Program {
 /// A request for an upgrade that waits for the new program.
 struct Upgrade {
     stream: UnixStream,
-    previous: PathBuf,
+    previous: Arc<ProgramFile>,
 }
 
 /// The caretaker of one mount.
 struct Caretaker<'a> {
     arguments: &'a [OsString],
     /// The program to start next, and the one that this process runs.
-    path: PathBuf,
-    own: File,
+    program: Arc<ProgramFile>,
+    own: Arc<ProgramFile>,
     /// Where relative paths of the arguments begin.
     directory: PathBuf,
     held: Option<Held>,
     listener: Option<UnixListener>,
     upgrade: Option<Upgrade>,
     short_lives: u32,
+    /// Signals for the next program that serves.
+    requests: Vec<i32>,
+    /// Signal that the running program has, and by which it unmounts.
+    ending: Option<i32>,
     /// Runs when the mount answers for the first time.
     ready: Option<Box<dyn FnOnce() + 'a>>,
 }
@@ -123,89 +119,109 @@ pub(in crate::run) fn run<'a>(
     for signal in [SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::default())?;
     }
+    let own = Arc::new(ProgramFile::own()?);
     let mut caretaker = Caretaker {
         arguments,
-        path: std::env::current_exe()?,
-        own: File::open("/proc/self/exe")?,
+        program: Arc::clone(&own),
+        own,
         directory,
         held: None,
         listener: None,
         upgrade: None,
         short_lives: 0,
+        requests: Vec::new(),
+        ending: None,
         ready: Some(Box::new(ready)),
     };
-    caretaker.care(&mut pipes)
+    let code = caretaker.care(&mut pipes);
+    if let Some(Upgrade { stream, .. }) = caretaker.upgrade.take() {
+        answer(&stream, Err("the mount has ended".into()));
+    }
+    code
 }
 
 impl Caretaker<'_> {
     fn care(&mut self, signals: &mut [(i32, UnixStream)]) -> io::Result<u8> {
         loop {
+            // The previous program has not come to its end by itself.
+            self.requests.extend(self.ending.take());
             let mut program = match self.start() {
                 Ok(program) => program,
+                Err(e) if self.revert(&format!("it does not start: {e}")) => continue,
                 Err(e) if self.held.is_none() => return Err(e),
                 Err(e) => {
                     log::error!("cannot start a program that continues: {e}");
                     return Ok(self.give_up(1));
                 }
             };
-            let death = self.attend(&mut program, signals)?;
-            match death {
-                Death::Exit(code) if self.held.is_none() || program.serves || code == 0 => return Ok(code),
-                Death::Exit(_) if self.revert("it has ended before it served the mount") => {}
+            match self.attend(&mut program, signals)? {
+                Death::Exit(code) if self.is_end(code, &program) => return Ok(code),
                 Death::Signal(signal) if self.held.is_none() => return Ok(128 + signal as u8),
                 Death::Stuck => {
                     log::error!("the dead program does not end: a thread of it waits for the kernel");
                     return Ok(self.give_up(1));
                 }
+                _ if !program.serves && self.revert("it has ended before it served the mount") => {}
                 Death::Exit(_) | Death::Signal(_) => {
-                    let is_short = program.started.elapsed() < SHORT_LIFE || !program.serves;
-                    self.short_lives = if is_short { self.short_lives + 1 } else { 0 };
-                    if self.short_lives >= SHORT_LIVES {
+                    if !self.pause(&program) {
                         log::error!("programs that serve the mount end again and again: the mount ends");
                         return Ok(self.give_up(1));
-                    }
-                    if is_short {
-                        // The cause may pass.
-                        std::thread::sleep(Duration::from_millis(50) * self.short_lives);
                     }
                 }
             }
         }
     }
 
+    /// Returns true if a program that has ended with an exit code has ended its mount.
+    fn is_end(&self, code: u8, program: &Program) -> bool {
+        let unmounts = program.serves && code != PANIC;
+        self.held.is_none() || unmounts || code == 0 && self.upgrade.is_none()
+    }
+
+    /// Waits before the next program starts. Returns false after too many short lives in a row.
+    fn pause(&mut self, program: &Program) -> bool {
+        let is_short = program.started.elapsed() < SHORT_LIFE || !program.serves;
+        self.short_lives = if is_short { self.short_lives + 1 } else { 0 };
+        if self.short_lives >= SHORT_LIVES {
+            return false;
+        }
+        if is_short {
+            // The cause may pass. Without a program that serves, it may take some seconds.
+            let factor = if program.serves { self.short_lives } else { 4_u32.pow(self.short_lives - 1) };
+            std::thread::sleep(PAUSE * factor);
+        }
+        true
+    }
+
     /// Starts a serving program.
     fn start(&self) -> io::Result<Program> {
         let (own, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let run = |path: &Path, directory: &Path, its: OwnedFd| {
-            Command::new(path)
-                // `mount8::parse` reads the command line according to the program's name.
-                .arg0("rfs-fuse")
-                .args(self.arguments.iter().skip(1))
-                .current_dir(directory)
-                .env(STARTED, "1")
-                // The caretaker tells the service manager.
-                .env_remove("NOTIFY_SOCKET")
-                .stdin(Stdio::from(its))
-                .spawn()
+        let run_in = |program: &ProgramFile, directory: &Path| {
+            let mut command = program.command(directory);
+            command.args(self.arguments.iter().skip(1)).env(STARTED, "1");
+            command.stdin(Stdio::from(its.try_clone()?)).spawn()
         };
+        // The directory may have gone.
+        let run = |program| run_in(program, &self.directory).or_else(|_| run_in(program, Path::new("/")));
         let started = Instant::now();
-        let own_path = format!("/proc/self/fd/{}", self.own.as_raw_fd());
-        let own_path = Path::new(&own_path);
-        let child = run(&self.path, &self.directory, its.try_clone()?)
-            .or_else(|e| {
-                log::warn!(
-                    "cannot start {}: {e}: starting the program of the caretaker",
-                    self.path.display()
-                );
-                run(own_path, &self.directory, its.try_clone()?)
-            })
-            // The directory may have gone.
-            .or_else(|_| run(own_path, Path::new("/"), its))?;
+        let child = run(&self.program).or_else(|e| match self.upgrade {
+            Some(_) => Err(e),
+            None => {
+                let path = self.program.path().display();
+                log::warn!("cannot start {path}: {e}: starting the program of the caretaker");
+                run(&self.own)
+            }
+        })?;
+        drop(its);
         let descriptors: Vec<BorrowedFd<'_>> =
             self.held.iter().flat_map(|held| &held.descriptors).map(AsFd::as_fd).collect();
         let mount = self.held.as_ref().map(|held| held.mount.clone());
         let program = Program { child, socket: own, started, serves: false };
-        send(&program.socket, &Message::Start(mount), &descriptors)?;
+        match send(&program.socket, &Message::Start(mount), &descriptors) {
+            // It is dead already, which `attend` sees.
+            Err(e) if [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset].contains(&e.kind()) => {}
+            sent => sent?,
+        }
         Ok(program)
     }
 
@@ -215,23 +231,16 @@ impl Caretaker<'_> {
             let mut files: Vec<PollFd<'_>> = vec![PollFd::new(&program.socket, PollFlags::IN)];
             files.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
             files.extend(self.listener.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
-            let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
-            match poll(&mut files, Some(&limit)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
+            poll_a_second(&mut files)?;
             let ready: Vec<bool> = files.iter().map(|file| !file.revents().is_empty()).collect();
-            for (signal, pipe) in signals.iter_mut() {
-                while pipe.read(&mut [0; 16]).is_ok_and(|len| len > 0) {
-                    forward(&program.child, *signal);
-                }
-            }
             if ready[0] {
                 match receive(&program.socket)? {
                     Some((message, descriptors)) => self.obey(message, descriptors, program),
+                    None if self.held.is_none() => return self.wait_without_limit(program, signals),
                     None => return wait(&mut program.child),
                 }
             }
+            self.pass_signals(program, signals);
             if ready.len() > signals.len() + 1 && ready[signals.len() + 1] {
                 self.take_upgrade(program);
             }
@@ -239,6 +248,45 @@ impl Caretaker<'_> {
             if self.held.is_some() && is_late {
                 log::error!("a program does not continue the mount within {START_LIMIT:?}: killed");
                 program.child.kill().ok();
+            }
+        }
+    }
+
+    /// Waits for the end of a program that has closed its connection, and whose mount ends with it.
+    fn wait_without_limit(
+        &mut self,
+        program: &mut Program,
+        signals: &mut [(i32, UnixStream)],
+    ) -> io::Result<Death> {
+        let process = pidfd_open(Pid::from_child(&program.child), PidfdFlags::empty())?;
+        loop {
+            if let Some(status) = program.child.try_wait()? {
+                return Ok(death(status));
+            }
+            let mut files: Vec<PollFd<'_>> = vec![PollFd::new(&process, PollFlags::IN)];
+            files.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
+            poll_a_second(&mut files)?;
+            self.pass_signals(program, signals);
+        }
+    }
+
+    /// Forwards signals to a program that serves. A program that is about to continue a mount has
+    /// no handlers yet, so signals wait until it serves.
+    fn pass_signals(&mut self, program: &Program, signals: &mut [(i32, UnixStream)]) {
+        for (signal, pipe) in signals {
+            while pipe.read(&mut [0; 16]).is_ok_and(|len| len > 0) {
+                self.requests.push(*signal);
+            }
+        }
+        if self.held.is_some() && !program.serves {
+            self.requests.sort_unstable();
+            self.requests.dedup();
+            return;
+        }
+        for signal in self.requests.drain(..) {
+            forward(&program.child, signal);
+            if signal != SIGHUP {
+                self.ending = Some(signal);
             }
         }
     }
@@ -252,6 +300,8 @@ impl Caretaker<'_> {
                     listening.inspect_err(|e| log::warn!("no upgrade is possible: {e}")).ok()
                 });
                 self.held = Some(Held { mount, descriptors, _lock: lock });
+                // A new mount may have waited for its server, without a limit.
+                program.started = Instant::now();
             }
             Message::Serving => {
                 program.serves = true;
@@ -272,29 +322,27 @@ impl Caretaker<'_> {
     /// Takes a request for an upgrade, and kills the serving program if the new one can continue.
     fn take_upgrade(&mut self, program: &mut Program) {
         let Some(Ok((path, stream))) = self.listener.as_ref().map(accept) else { return };
-        let why = match format_of(&path) {
-            _ if self.upgrade.is_some() || !program.serves => "another program is just taking over".into(),
-            Ok(format) if format == rfs_client::KEPT_FORMAT => {
-                let previous = std::mem::replace(&mut self.path, path);
+        let device = self.held.as_ref().and_then(|held| held.mount.device.as_deref());
+        let checked = match program.serves && self.upgrade.is_none() {
+            true => ProgramFile::checked(&path, device, (self.arguments, &self.directory)),
+            false => Err("another program is just taking over".into()),
+        };
+        match checked {
+            Ok(next) => {
+                let previous = std::mem::replace(&mut self.program, Arc::new(next));
                 self.upgrade = Some(Upgrade { stream, previous });
                 program.child.kill().ok();
-                return;
             }
-            Ok(format) => format!(
-                "the running program keeps its state in format {}, {} in format {format}: unmount and mount again",
-                rfs_client::KEPT_FORMAT,
-                path.display()
-            ),
-            Err(e) => format!("{}: {e}", path.display()),
-        };
-        answer(&stream, Err(why));
+            Err(why) => answer(&stream, Err(why)),
+        }
     }
 
     /// Returns to the program before an upgrade. Returns false if none was under way.
     fn revert(&mut self, why: &str) -> bool {
         let Some(Upgrade { stream, previous }) = self.upgrade.take() else { return false };
-        answer(&stream, Err(format!("{}: {why}: the previous program serves on", self.path.display())));
-        self.path = previous;
+        let path = self.program.path().display();
+        answer(&stream, Err(format!("{path}: {why}: the previous program serves on")));
+        self.program = previous;
         true
     }
 
@@ -311,11 +359,12 @@ impl Caretaker<'_> {
     }
 }
 
-/// Returns the format of the kept state of a program.
-fn format_of(path: &Path) -> io::Result<u64> {
-    let output = Command::new(path).arg(FORMAT_MARK).stdin(Stdio::null()).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.trim().parse().map_err(|_| io::Error::other("it is no rfs-fuse that can take over"))
+/// Waits for one of the files, at most a second.
+fn poll_a_second(files: &mut [PollFd<'_>]) -> io::Result<()> {
+    match poll(files, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
 }
 
 fn forward(child: &Child, signal: i32) {

@@ -26,7 +26,7 @@ use rustix::net::sockopt::socket_peercred;
 use crate::{cli::parse, mount::table};
 
 /// Limit for the answer of the caretaker.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(40);
 
 /// Replaces the program that serves a mount by this one. The mount was made with --takeover.
 /// Programs that use the mount wait for a moment
@@ -83,6 +83,16 @@ pub(super) fn answer(mut stream: &UnixStream, outcome: Result<u32, String>) {
     stream.write_all(line.as_bytes()).ok();
 }
 
+/// Checks that the listening process is root's, the own user's, or that of the user that has
+/// mounted. Any process can listen under the name of a caretaker.
+fn check_peer(stream: &UnixStream, mounted_by: Option<u32>) -> Result<(), String> {
+    let user = socket_peercred(stream).map_err(|e| format!("cannot tell whose caretaker answers: {e}"))?.uid;
+    if user.is_root() || user == rustix::process::geteuid() || Some(user.as_raw()) == mounted_by {
+        return Ok(());
+    }
+    Err(format!("a process of user {} answers in place of the caretaker", user.as_raw()))
+}
+
 /// Runs the command. Returns the exit code.
 pub(in crate::run) fn main(arguments: &[OsString]) -> u8 {
     let args = match parse::<UpgradeArgs>(arguments.to_vec()) {
@@ -112,6 +122,7 @@ fn upgrade(directory: &Path) -> Result<u32, String> {
         }
         _ => e.to_string(),
     })?;
+    check_peer(&stream, entry.user)?;
     let ask = || {
         stream.set_read_timeout(Some(LIMIT))?;
         stream.write_all(program.as_os_str().as_bytes())?;
