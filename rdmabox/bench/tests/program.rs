@@ -228,7 +228,7 @@ fn an_experiment_on_a_modelled_card_prints_the_papers_values() {
         "experiment table1 --device model:cx3 --dilation 20 --quick --ops 400 --warmup 0 --json own.json";
     let stdout = text(&world.run(args, 0).stdout);
     for says in
-        ["table1 on the modelled card cx3", "modelled card cx3, dilation 20", "| quantity", "predicted"]
+        ["table1 on the modelled card cx3", "modelled card cx3, dilation 20", "| quantity", "load chosen"]
     {
         assert!(stdout.contains(says), "{says}: {stdout}");
     }
@@ -256,8 +256,7 @@ fn an_experiment_on_a_modelled_card_prints_the_papers_values() {
 #[test]
 fn a_card_without_time_counts() {
     let world = World::new();
-    let args =
-        "write --device model:cx3 --dilation 0 --submit vectored --mode doorbell --depth 10 --threads 1";
+    let args = "write --device model:cx3 --dilation 0 --submit vectored --mode doorbell --depth 10 --threads 1 --qps 1";
     let report = world.json(&format!("{args} --ops 300 --warmup 0 --direct off"));
     assert!(report["model"].as_str().unwrap().contains("counts only"), "{}", report["model"]);
     let counters = &report["results"][0]["rounds"][0]["counters"];

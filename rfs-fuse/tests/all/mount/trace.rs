@@ -238,6 +238,9 @@ fn a_full_disk_ends_the_trace_and_the_mount_goes_on() {
     let disk = SmallDisk::on(dir.path());
     let path = disk.0.join("trace.json");
     let mut mount = lender.mount(Over::Tcp, &["--trace", path.to_str().expect("UTF-8")]);
+    // Some events fit.
+    fs::write(mount.path("first"), "x").expect("written");
+    assert!(eventually(|| Events::are_now(&path, |events| events.of_kind("request", "b").next().is_some())));
     (0..400).for_each(|number| fs::write(mount.path(&format!("{number}")), "x").expect("written"));
     assert!(eventually(|| Events::are_now(&path, |events| events.state().0 == "writing failed")));
     fs::write(mount.path("later"), "x").expect("written");

@@ -164,7 +164,7 @@ fn check_config_finds_what_a_start_would_find() {
             "--lend: tcp:127.0.0.1:0 is a network address",
         ),
         (
-            "lend = \"2M\"\nlend-listen = [\"unix:SOCKET\"]\n",
+            "lend = \"2M\"\nlend-listen = [\"SOCKET\"]\n",
             ": --listen has this address: pagers need one of their own",
         ),
         ("lend = 7\nlend-listen = [\"unix:DIR/l\"]\n", "--lend: cannot lend 7 bytes"),
