@@ -10,6 +10,7 @@ use crate::support::{at, base, on_each_that_posts, pattern, split};
 #[test]
 fn the_signal_interval_says_which_of_a_chain_report() {
     on_each_that_posts(|mut f| {
+        f.options.queue_pairs = 1;
         for (interval, unsignaled) in [(0, 15), (1, 0), (2, 8), (4, 12), (5, 12), (16, 15), (100, 15)] {
             f.options.signal_interval = interval;
             let session = f.connect();
