@@ -31,8 +31,8 @@ impl ReceiveBuffer {
         // SAFETY: the kernel chooses the address of the new mapping.
         let start =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
-        // A kernel that refuses the advice dumps the memory. SAFETY: it is this mapping, and the
-        // advice changes no contents.
+        // A kernel that refuses the advice dumps the memory.
+        // SAFETY: it is this mapping, and the advice changes no contents.
         unsafe { madvise(start, len, Advice::LinuxDontDump).ok() };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(ReceiveBuffer { start, len })
