@@ -1,6 +1,6 @@
 //! Where it is kept which stores a pool has: the command line, a file, or etcd.
 //!
-//! All of them stand behind the trait `Registry`. A server takes its pool, and writes each change of
+//! All of them implement the trait `Registry`. A server takes its pool, and writes each change of
 //! the view before it uses it. With etcd, stores register themselves, and a second server of the
 //! same pool is refused. The registry is asked when the pool starts and when it changes, and never
 //! for a read or a write.
