@@ -1,7 +1,10 @@
-//! What the programs of services share: lines for the terminal, and signals.
+//! Parts that the programs of services share: lines for the terminal, signals, and the log's
+//! option.
 //!
 //! # Concurrency
 //! The main thread of a program.
+
+mod log_options;
 
 use std::{
     io::{self, Write},
@@ -13,6 +16,10 @@ use signal_hook::{
     flag,
     iterator::Signals,
 };
+
+pub use rfs_status::logging::LogFormat;
+
+pub use self::log_options::LogOptions;
 
 /// Prints a line. A reader that is gone does not end the program.
 pub fn say(line: &str) {

@@ -7,7 +7,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use rdmabox::Address;
-use rfs_status::logging::LogFormat;
+use service_program::LogOptions;
 
 use crate::{MAX_VALUE, StoreOptions};
 
@@ -32,10 +32,9 @@ pub struct Cli {
     /// Options of a server, if there is no command.
     #[command(flatten)]
     pub serve: Option<ServeArgs>,
-    /// Format of log lines. text: time, level, module and message. json: an object with these
-    /// fields in each line. Repeated warnings and errors are left out and counted
-    #[arg(long, value_name = "text|json", value_enum, hide_possible_values = true, default_value = "text")]
-    pub log_format: LogFormat,
+    /// How to log.
+    #[command(flatten)]
+    pub log: LogOptions,
 }
 
 /// Commands of the program.
@@ -127,6 +126,7 @@ pub struct StatusArgs {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use service_program::LogFormat;
 
     use super::*;
 
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn log_lines_have_the_format_of_the_option() {
         let parse = |text: &str| Cli::try_parse_from(text.split_whitespace());
-        let format = |text: &str| parse(text).expect("valid").log_format;
+        let format = |text: &str| parse(text).expect("valid").log.log_format;
         assert_eq!(format("jakiro-server --memory 64m --listen /a"), LogFormat::Text);
         assert_eq!(format("jakiro-server --memory 64m --listen /a --log-format json"), LogFormat::Json);
         assert!(parse("jakiro-server --memory 64m --listen /a --log-format xml").is_err());

@@ -13,7 +13,6 @@ use jakiro::{
 };
 use program_version::Build;
 use rdmabox::Key;
-use rfs_status::logging;
 use service_program::{StopSignals, say};
 
 /// The build that `--version` prints.
@@ -25,7 +24,7 @@ const BUILD: Build = Build {
 
 fn main() -> ExitCode {
     let cli = BUILD.parse::<Cli>();
-    logging::init("info", cli.log_format);
+    cli.log.start("info");
     let outcome = match (cli.command, cli.serve) {
         (Some(Command::Status(args)), _) => status::show(&args),
         (None, Some(args)) => serve(&args),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use rdmabox::Address;
-use rfs_status::logging::LogFormat;
+use service_program::LogOptions;
 
 /// Runs a node of a key-value store until SIGTERM or Ctrl-C.
 ///
@@ -83,8 +83,7 @@ pub struct Cli {
     /// Seconds to wait for the other nodes before the line "waiting:"
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub wait_s: u64,
-    /// Format of log lines. text: time, level, module and message. json: an object with these
-    /// fields in each line. Repeated warnings and errors are left out and counted
-    #[arg(long, value_name = "text|json", value_enum, hide_possible_values = true, default_value = "text")]
-    pub log_format: LogFormat,
+    /// How to log.
+    #[command(flatten)]
+    pub log: LogOptions,
 }

@@ -17,7 +17,6 @@ use rfs_paging::{
     cli::{Cli, Command, PagerArgs},
     lender_status,
 };
-use rfs_status::logging;
 use service_program::{StopSignals, say};
 
 /// The build that `--version` prints.
@@ -29,7 +28,7 @@ const BUILD: Build = Build {
 
 fn main() -> ExitCode {
     let cli = BUILD.parse::<Cli>();
-    logging::init("info", cli.log_format);
+    cli.log.start("info");
     let outcome = match cli.command {
         Command::Lend { memory, listen, key, allow_without_keys } => {
             lend(memory, &listen, &key, allow_without_keys)

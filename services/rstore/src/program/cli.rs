@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use rdmabox::Address;
-use rfs_status::logging::LogFormat;
+use service_program::LogOptions;
 
 /// A DRAM store over the memory of many machines.
 ///
@@ -25,17 +25,9 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// Format of log lines. text: time, level, module and message. json: an object with these
-    /// fields in each line. Repeated warnings and errors are left out and counted
-    #[arg(
-        long,
-        value_name = "text|json",
-        value_enum,
-        hide_possible_values = true,
-        default_value = "text",
-        global = true
-    )]
-    pub log_format: LogFormat,
+    /// How to log.
+    #[command(flatten)]
+    pub log: LogOptions,
 }
 
 /// Commands of the program.
@@ -185,6 +177,7 @@ pub struct StatusOptions {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use service_program::LogFormat;
 
     use super::*;
 
@@ -195,7 +188,7 @@ mod tests {
 
     #[test]
     fn log_lines_have_the_format_of_the_option() {
-        let format = |text: &str| Cli::try_parse_from(text.split_whitespace()).expect("valid").log_format;
+        let format = |text: &str| Cli::try_parse_from(text.split_whitespace()).expect("valid").log.log_format;
         assert_eq!(format("rstore master --listen unix:/m"), LogFormat::Text);
         assert_eq!(format("rstore master --listen unix:/m --log-format json"), LogFormat::Json);
     }

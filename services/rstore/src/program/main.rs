@@ -11,7 +11,6 @@ use std::{
 };
 
 use program_version::Build;
-use rfs_status::logging;
 use rstore::cli::{Cli, Command};
 
 /// The build that `--version` prints.
@@ -23,7 +22,7 @@ const BUILD: Build = Build {
 
 fn main() -> ExitCode {
     let cli = BUILD.parse::<Cli>();
-    logging::init("warn", cli.log_format);
+    cli.log.start("warn");
     let outcome = match cli.command {
         Command::Master(options) => serve::master(&options),
         Command::Store(options) => serve::store(&options),

@@ -5,7 +5,6 @@ use std::{path::Path, process::ExitCode, time::Duration};
 use nessie::{JoinOptions, Members, NessieError, Node, NodeOptions, cli::node::Cli};
 use program_version::Build;
 use rdmabox::Key;
-use rfs_status::logging;
 use service_program::{StopSignals, say};
 
 /// The build that `--version` prints.
@@ -17,7 +16,7 @@ const BUILD: Build = Build {
 
 fn main() -> ExitCode {
     let cli = BUILD.parse::<Cli>();
-    logging::init("info", cli.log_format);
+    cli.log.start("info");
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
