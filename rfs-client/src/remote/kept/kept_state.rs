@@ -1,30 +1,31 @@
 //! The kept state of a mount.
 //!
 //! # Concurrency
-//! Any thread. `free` is held to allocate, `replies` to look up, both briefly and never nested.
+//! Any thread. `free`, `locks`, `appends` and the lock of `replies` are held briefly, to allocate
+//! or to look up. `take_back` holds `free` while it takes `appends`; no others are nested.
 
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
     io,
     os::fd::BorrowedFd,
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, OnceLock, Weak, atomic::Ordering},
 };
 
 use parking_lot::Mutex;
-use rfs_proto::{Identity, LockClass, SLOTS};
+use rfs_proto::Identity;
 
 use super::{
+    appends::BegunAppends,
     area::Area,
+    calls::{self, KeptCall, KeptCalls, PreviousReplies},
     counter::Counter,
+    free_places::FreePlaces,
     layout::{
-        APPEND_LOCK, APPEND_OFFSET, CALL_HEADER, CALL_LEN, CALLS, EFFECT_LEN, FORMAT, INODE_COUNT, LEN,
-        LOCK_COUNT, LOCK_LEN, LOCKS, MAGIC, MAX_EFFECTS, MAX_ENVELOPE, REQUEST_COUNT, REQUEST_HEADER,
-        REQUEST_LEN, REQUESTS, SLOT, VOID, WORDS, header, row_at,
+        EFFECT_LEN, FORMAT, INODE_COUNT, LEN, MAGIC, MAX_EFFECTS, REQUEST_COUNT, REQUEST_HEADER, REQUEST_LEN,
+        REQUESTS, SLOT, VOID, WORDS, header, row_at,
     },
+    locks::{KeptLock, KeptLocks},
 };
 
 /// The kept state of another process cannot be used.
@@ -44,12 +45,6 @@ pub enum KeptStateError {
     Incomplete,
 }
 
-/// The owner of the slots of calls.
-pub(crate) trait KeptCalls: Send + Sync {
-    /// Frees the slots of calls whose request is answered.
-    fn end_calls(&self, slots: &[(u32, u64)]);
-}
-
 /// An inode of the previous process.
 #[derive(Debug)]
 pub(crate) struct KeptInode {
@@ -67,99 +62,19 @@ impl KeptInode {
     }
 }
 
-/// A call in flight.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeptCall {
-    pub(crate) slot: u32,
-    pub(crate) sequence: u64,
-    /// The kernel's number of the request, or 0.
-    pub(crate) unique: u64,
-    /// Ordinal of the call in the request.
-    pub(crate) ordinal: u32,
-    /// The envelope; empty if it was too long.
-    pub(crate) envelope: Vec<u8>,
-}
-
-/// A lock that may be held, or, with a ticket, waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct KeptLock {
-    pub(crate) ino: u64,
-    pub(crate) handle: u64,
-    pub(crate) owner: u64,
-    pub(crate) class: LockClass,
-    /// Ticket of the request, if it waits.
-    pub(crate) ticket: Option<u64>,
-}
-
-/// Places that are free: those given back, and those that were never in use.
-#[derive(Debug)]
-struct Free {
-    returned: Vec<usize>,
-    count: usize,
-    /// Offset of the word with the number of places that were in use.
-    used: usize,
-}
-
-impl Free {
-    fn new(count: usize, used: usize) -> Free {
-        Free { returned: Vec::new(), count, used }
-    }
-
-    fn take(&mut self, area: &Area) -> Option<usize> {
-        self.returned.pop().or_else(|| {
-            let used = area.word(self.used);
-            let next = used.load(Ordering::Relaxed) as usize;
-            (next < self.count).then(|| {
-                used.store(next as u64 + 1, Ordering::Release);
-                next
-            })
-        })
-    }
-
-    /// Returns the number of places that were in use.
-    fn used(&self, area: &Area) -> usize {
-        (area.word(self.used).load(Ordering::Acquire) as usize).min(self.count)
-    }
-}
-
 #[derive(Debug)]
 struct Places {
-    rows: Free,
-    requests: Free,
-    locks: Free,
-    lock_places: HashMap<KeptLock, usize>,
+    rows: FreePlaces,
+    requests: FreePlaces,
 }
 
 impl Places {
     fn new() -> Places {
         Places {
-            rows: Free::new(INODE_COUNT, header::ROWS_USED),
-            requests: Free::new(REQUEST_COUNT, header::REQUESTS_USED),
-            locks: Free::new(LOCK_COUNT, header::LOCKS_USED),
-            lock_places: HashMap::new(),
+            rows: FreePlaces::new(INODE_COUNT, header::ROWS_USED),
+            requests: FreePlaces::new(REQUEST_COUNT, header::REQUESTS_USED),
         }
     }
-}
-
-/// A call of the previous process, which the server has answered.
-#[derive(Debug)]
-pub(crate) struct KeptReply {
-    pub(crate) slot: u32,
-    pub(crate) sequence: u64,
-    /// First byte of the request, which tells its kind.
-    pub(crate) kind: Option<u8>,
-    /// The reply. `None` if the call was too long to be kept: it is repeated with its number.
-    pub(crate) reply: Option<Vec<u8>>,
-}
-
-/// An append that the previous process had begun.
-#[derive(Debug)]
-struct BegunAppend {
-    /// Place of the request. Its notes stay until the request is answered.
-    entry: usize,
-    offset: Option<u64>,
-    /// Number of the append lock. 0: the append was given up, to begin anew.
-    hold: u64,
 }
 
 /// State of a mount that outlives its process.
@@ -168,30 +83,14 @@ pub struct KeptState {
     area: Area,
     is_taken_over: bool,
     free: Mutex<Places>,
-    /// Replies to the calls of repeated requests, by request and ordinal.
-    replies: Mutex<HashMap<(u64, u32), KeptReply>>,
-    reply_count: AtomicUsize,
-    /// Appends of repeated requests.
-    appends: Mutex<HashMap<u64, BegunAppend>>,
+    locks: Mutex<KeptLocks>,
+    replies: PreviousReplies,
+    appends: Mutex<BegunAppends>,
     owner: OnceLock<Weak<dyn KeptCalls>>,
-}
-
-impl std::fmt::Debug for dyn KeptCalls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("KeptCalls")
-    }
-}
-
-fn call_at(slot: u32) -> usize {
-    CALLS + CALL_LEN * slot as usize
 }
 
 fn request_at(entry: usize) -> usize {
     REQUESTS + REQUEST_LEN * entry
-}
-
-fn lock_at(place: usize) -> usize {
-    LOCKS + LOCK_LEN * place
 }
 
 fn pack(what: u8, amount: i64) -> u64 {
@@ -209,8 +108,8 @@ impl KeptState {
             area,
             is_taken_over,
             free: Mutex::new(Places::new()),
-            replies: Mutex::default(),
-            reply_count: AtomicUsize::new(0),
+            locks: Mutex::new(KeptLocks::new()),
+            replies: PreviousReplies::default(),
             appends: Mutex::default(),
             owner: OnceLock::new(),
         }
@@ -319,7 +218,7 @@ impl KeptState {
 
     pub(super) fn free_row(&self, index: usize) {
         self.area.word(row_at(index)).store(0, Ordering::Release);
-        self.free.lock().rows.returned.push(index);
+        self.free.lock().rows.put_back(index);
     }
 
     /// Returns the inodes of the previous process.
@@ -331,7 +230,7 @@ impl KeptState {
             let ino = self.area.word(at).load(Ordering::Acquire);
             if ino == 0 || !self.is_used(index) {
                 self.area.word(at).store(0, Ordering::Release);
-                free.rows.returned.push(index);
+                free.rows.put_back(index);
                 continue;
             }
             let counters =
@@ -380,7 +279,7 @@ impl KeptState {
 
     pub(super) fn end_request(&self, entry: usize) {
         self.area.word(request_at(entry)).store(0, Ordering::Release);
-        self.free.lock().requests.returned.push(entry);
+        self.free.lock().requests.put_back(entry);
     }
 
     /// Takes back the effects of requests that the kernel has sent again, by their numbers. All
@@ -401,12 +300,12 @@ impl KeptState {
             let unique = self.area.word(at).load(Ordering::Acquire);
             if unique != 0 && repeated.contains(&unique) {
                 self.take_back_entry((entry, unique), &mut free, &mut rows);
-                if self.keeps_append(entry, unique) {
+                if self.appends.lock().keeps(entry, unique) {
                     continue;
                 }
             }
             self.area.word(at).store(0, Ordering::Release);
-            free.requests.returned.push(entry);
+            free.requests.put_back(entry);
         }
         // The kernel does not know an inode without references.
         for index in rows.into_values() {
@@ -429,7 +328,7 @@ impl KeptState {
             let effect = at + REQUEST_HEADER + EFFECT_LEN * number;
             let ino = self.area.word(effect).load(Ordering::Relaxed);
             let (what, amount) = unpack(self.area.word(effect + 8).load(Ordering::Relaxed));
-            self.note_append((entry, unique), what, ino);
+            self.appends.lock().note((entry, unique), what, ino);
             let Some(counter) = Counter::of(what) else { continue };
             let index = match rows.get(&ino) {
                 Some(&index) => index,
@@ -460,50 +359,22 @@ impl KeptState {
         count(Counter::References) > 0 || count(Counter::Opens) > 0
     }
 
-    /// Takes in a note of an append. Notes come from the last one to the first one, and the last
-    /// one counts.
-    fn note_append(&self, (entry, unique): (usize, u64), what: u8, value: u64) {
-        let mut appends = self.appends.lock();
-        match what {
-            APPEND_LOCK => {
-                appends.entry(unique).or_insert(BegunAppend { entry, offset: None, hold: value });
-            }
-            APPEND_OFFSET => {
-                if let Some(append) = appends.get_mut(&unique) {
-                    append.offset.get_or_insert(value);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Returns true if an entry has the notes of an append. Forgets an append that was given up.
-    fn keeps_append(&self, entry: usize, unique: u64) -> bool {
-        let mut appends = self.appends.lock();
-        let Some(append) = appends.get(&unique) else { return false };
-        if append.hold == 0 {
-            appends.remove(&unique);
-            return false;
-        }
-        append.entry == entry
-    }
-
     /// Returns the offset and the lock of an append that the previous process had begun.
     pub(super) fn previous_append(&self, unique: u64) -> Option<(u64, u64)> {
-        self.appends.lock().get(&unique).and_then(|append| Some((append.offset?, append.hold)))
+        self.appends.lock().find(unique)
     }
 
     /// Returns true for a repeated request whose append the previous process had begun. These come
     /// before all others.
     pub fn is_begun_append(&self, unique: u64) -> bool {
-        self.appends.lock().contains_key(&unique)
+        self.appends.lock().contains(unique)
     }
 
     /// Notes that an append that the previous process had begun is answered.
     pub(super) fn end_append(&self, unique: u64) {
-        let ended = self.appends.lock().remove(&unique);
-        if let Some(append) = ended {
-            self.end_request(append.entry);
+        let ended = self.appends.lock().end(unique);
+        if let Some(entry) = ended {
+            self.end_request(entry);
         }
     }
 
@@ -524,47 +395,22 @@ impl KeptState {
 
     /// Returns the last sequence number of each slot.
     pub(crate) fn sequences(&self) -> Vec<u64> {
-        (0..SLOTS).map(|slot| self.area.word(call_at(slot)).load(Ordering::Acquire) / 2).collect()
+        calls::sequences(&self.area)
     }
 
     /// Notes a call before it is sent.
-    pub(crate) fn begin_call(
-        &self,
-        (slot, sequence): (u32, u64),
-        (unique, ordinal): (u64, u32),
-        envelope: &[u8],
-    ) {
-        let at = call_at(slot);
-        let kept = if envelope.len() > MAX_ENVELOPE { &[][..] } else { envelope };
-        self.area.word(at + 8).store(unique, Ordering::Relaxed);
-        self.area.half(at + 16).store(ordinal, Ordering::Relaxed);
-        self.area.half(at + 20).store(kept.len() as u32, Ordering::Relaxed);
-        self.area.store_bytes(at + CALL_HEADER, kept);
-        self.area.word(at).store(sequence * 2 + 1, Ordering::Release);
+    pub(crate) fn begin_call(&self, slot: (u32, u64), request: (u64, u32), envelope: &[u8]) {
+        calls::begin(&self.area, slot, request, envelope);
     }
 
     /// Notes that the reply to a call is not needed any more.
-    pub(crate) fn end_call(&self, (slot, sequence): (u32, u64)) {
-        self.area.word(call_at(slot)).store(sequence * 2, Ordering::Release);
+    pub(crate) fn end_call(&self, slot: (u32, u64)) {
+        calls::end(&self.area, slot);
     }
 
     /// Returns the calls of the previous process that were in flight.
     pub(crate) fn calls(&self) -> Vec<KeptCall> {
-        let of = |slot| {
-            let at = call_at(slot);
-            let state = self.area.word(at).load(Ordering::Acquire);
-            (state % 2 == 1).then(|| KeptCall {
-                slot,
-                sequence: state / 2,
-                unique: self.area.word(at + 8).load(Ordering::Relaxed),
-                ordinal: self.area.half(at + 16).load(Ordering::Relaxed),
-                envelope: {
-                    let len = self.area.half(at + 20).load(Ordering::Relaxed) as usize;
-                    self.area.load_bytes(at + CALL_HEADER, len.min(MAX_ENVELOPE))
-                },
-            })
-        };
-        (0..SLOTS).filter_map(of).collect()
+        calls::in_flight(&self.area)
     }
 
     /// Sets the owner of the slots.
@@ -573,43 +419,9 @@ impl KeptState {
         let _ = self.owner.set(owner);
     }
 
-    /// Notes the reply to a call of a repeated request.
-    pub(crate) fn add_reply(&self, call: &KeptCall, kind: Option<u8>, reply: Option<Vec<u8>>) {
-        let &KeptCall { slot, sequence, unique, ordinal, .. } = call;
-        let mut replies = self.replies.lock();
-        replies.insert((unique, ordinal), KeptReply { slot, sequence, kind, reply });
-        self.reply_count.store(replies.len(), Ordering::Release);
-    }
-
-    /// Takes the reply to a call of a repeated request.
-    pub(crate) fn take_reply(&self, unique: u64, ordinal: u32) -> Option<KeptReply> {
-        if self.reply_count.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let mut replies = self.replies.lock();
-        let reply = replies.remove(&(unique, ordinal));
-        self.reply_count.store(replies.len(), Ordering::Release);
-        reply
-    }
-
-    /// Returns true if there are replies to calls of a repeated request that it has not used.
-    pub(super) fn has_replies(&self, unique: u64) -> bool {
-        self.reply_count.load(Ordering::Acquire) > 0
-            && self.replies.lock().keys().any(|(request, _)| *request == unique)
-    }
-
-    /// Drops the replies that a repeated request has not used. Returns their slots.
-    pub(super) fn drop_replies(&self, unique: u64) -> Vec<(u32, u64)> {
-        if self.reply_count.load(Ordering::Acquire) == 0 {
-            return Vec::new();
-        }
-        let mut replies = self.replies.lock();
-        let unused = replies
-            .extract_if(|(request, _), _| *request == unique)
-            .map(|(_, reply)| (reply.slot, reply.sequence))
-            .collect();
-        self.reply_count.store(replies.len(), Ordering::Release);
-        unused
+    /// Replies to the calls of repeated requests.
+    pub(crate) fn replies(&self) -> &PreviousReplies {
+        &self.replies
     }
 
     pub(super) fn end_unused(&self, slots: &[(u32, u64)]) {
@@ -618,25 +430,11 @@ impl KeptState {
         }
     }
 
-    fn set_lock(&self, place: usize, lock: &KeptLock) {
-        let at = lock_at(place);
-        let class = u64::from(lock.class == LockClass::Flock);
-        let ticket = lock.ticket.map_or(0, |ticket| ticket << 2 | 2);
-        self.area.word(at + 8).store(lock.handle, Ordering::Relaxed);
-        self.area.word(at + 16).store(lock.owner, Ordering::Relaxed);
-        self.area.word(at + 24).store(ticket | class, Ordering::Relaxed);
-        self.area.word(at).store(lock.ino, Ordering::Release);
-    }
-
     /// Notes a lock that may be held from now on, or that is waited for.
     pub(crate) fn add_lock(&self, lock: &KeptLock) {
-        let mut free = self.free.lock();
-        if free.lock_places.contains_key(lock) {
-            return;
+        if !self.locks.lock().add(&self.area, lock) {
+            self.give_up("locks");
         }
-        let Some(place) = free.locks.take(&self.area) else { return self.give_up("locks") };
-        self.set_lock(place, lock);
-        free.lock_places.insert(*lock, place);
     }
 
     /// Notes that a lock is not held, or not waited for.
@@ -646,37 +444,11 @@ impl KeptState {
 
     /// Notes that these locks are not held, or not waited for.
     pub(crate) fn remove_locks(&self, hit: impl Fn(&KeptLock) -> bool) {
-        let mut free = self.free.lock();
-        let gone: Vec<usize> =
-            free.lock_places.extract_if(|lock, _| hit(lock)).map(|(_, place)| place).collect();
-        for place in gone {
-            self.area.word(lock_at(place)).store(0, Ordering::Release);
-            free.locks.returned.push(place);
-        }
+        self.locks.lock().remove(&self.area, hit);
     }
 
     /// Returns the locks of the previous process.
     pub(crate) fn take_locks(&self) -> Vec<KeptLock> {
-        let mut free = self.free.lock();
-        let mut locks = Vec::new();
-        for place in 0..free.locks.used(&self.area) {
-            let at = lock_at(place);
-            let ino = self.area.word(at).load(Ordering::Acquire);
-            if ino == 0 {
-                free.locks.returned.push(place);
-                continue;
-            }
-            let word = self.area.word(at + 24).load(Ordering::Relaxed);
-            let lock = KeptLock {
-                ino,
-                handle: self.area.word(at + 8).load(Ordering::Relaxed),
-                owner: self.area.word(at + 16).load(Ordering::Relaxed),
-                class: if word & 1 == 1 { LockClass::Flock } else { LockClass::Record },
-                ticket: (word & 2 == 2).then_some(word >> 2),
-            };
-            free.lock_places.insert(lock, place);
-            locks.push(lock);
-        }
-        locks
+        self.locks.lock().take_in(&self.area)
     }
 }

@@ -11,12 +11,16 @@
 //! begins the request anew, and gives each call the reply that the server had noted for it.
 //!
 //! # Concurrency
-//! Session threads. [`kept_state`] and [`scope`] have one lock each, held briefly.
+//! Session threads. [`kept_state`], [`calls`] and [`scope`] have locks, held briefly.
 
+mod appends;
 mod area;
+mod calls;
 mod counter;
+mod free_places;
 mod kept_state;
 mod layout;
+mod locks;
 mod row;
 mod scope;
 #[cfg(test)]
@@ -25,13 +29,14 @@ mod tests;
 /// Format of the kept state. A program continues only states of its own format.
 pub const KEPT_FORMAT: u64 = layout::FORMAT;
 
+pub(crate) use self::{
+    calls::{KeptCalls, KeptReply},
+    locks::KeptLock,
+    row::Row,
+    scope::current,
+};
 pub use self::{
     counter::Counter,
     kept_state::{KeptState, KeptStateError},
     scope::{InScope, RequestScope, is_repeated_request},
-};
-pub(crate) use self::{
-    kept_state::{KeptCalls, KeptLock, KeptReply},
-    row::Row,
-    scope::current,
 };

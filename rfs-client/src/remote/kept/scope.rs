@@ -13,8 +13,9 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
+    calls::KeptCalls,
     counter::Counter,
-    kept_state::{KeptCalls, KeptState},
+    kept_state::KeptState,
     layout::{APPEND_LOCK, APPEND_OFFSET},
 };
 
@@ -132,7 +133,7 @@ impl RequestScope {
 
     /// Returns true if the server has carried out calls of the request that it has not made again.
     pub(crate) fn has_replies(&self) -> bool {
-        self.is_repeated && self.kept.has_replies(self.unique)
+        self.is_repeated && self.kept.replies().has(self.unique)
     }
 
     /// Counts a call of the request. Returns its ordinal.
@@ -174,7 +175,7 @@ impl RequestScope {
         if self.is_repeated {
             self.kept.end_append(self.unique);
         }
-        let unused = self.kept.drop_replies(self.unique);
+        let unused = self.kept.replies().drop_unused(self.unique);
         if let Some(owner) = owner.and_then(|owner| owner.upgrade()) {
             owner.end_calls(&slots);
             owner.end_calls(&unused);

@@ -174,11 +174,11 @@ fn replies_of_a_repeated_request_are_known_until_they_are_used() {
     let kept = KeptState::create().expect("a memory file");
     kept.begin_call((3, 7), (30, 0), b"envelope");
     let kept = next(&kept);
-    kept.add_reply(&kept.calls()[0], None, None);
+    kept.replies().add(&kept.calls()[0], None, None);
     let scope = |unique| RequestScope::begin(&kept, unique, true);
     let (repeated, other) = (scope(30), scope(31));
     assert!(repeated.has_replies() && !other.has_replies());
-    assert_eq!(kept.take_reply(30, 0).map(|reply| (reply.slot, reply.sequence)), Some((3, 7)));
+    assert_eq!(kept.replies().take(30, 0).map(|reply| (reply.slot, reply.sequence)), Some((3, 7)));
     assert!(!repeated.has_replies());
 }
 

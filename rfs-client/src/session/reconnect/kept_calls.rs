@@ -50,7 +50,7 @@ impl ReconnectingSession {
     /// Returns the call of the previous process that a call of a repeated request stands for.
     pub(super) fn previous_call(&self, call: &CallScope, request: &[u8]) -> Option<KeptReply> {
         call.scope.as_ref()?;
-        let previous = call.kept.take_reply(call.place.0, call.place.1)?;
+        let previous = call.kept.replies().take(call.place.0, call.place.1)?;
         // The kind of a call that was too long to be kept is unknown.
         if previous.kind.is_none_or(|kind| Some(kind) == request.first().copied()) {
             return Some(previous);
@@ -81,7 +81,7 @@ impl ReconnectingSession {
             let kind = match decode_request(&call.envelope) {
                 Ok(Request::Once { request, .. }) => request.first().copied(),
                 _ if is_awaited => {
-                    kept.add_reply(&call, None, None);
+                    kept.replies().add(&call, None, None);
                     continue;
                 }
                 _ => {
@@ -95,7 +95,7 @@ impl ReconnectingSession {
                 remote.call(&call.envelope, &mut reply, CallOptions::default())
             })?;
             match is_awaited {
-                true => kept.add_reply(&call, kind, Some(reply)),
+                true => kept.replies().add(&call, kind, Some(reply)),
                 false => self.release_slot(number),
             }
         }
