@@ -99,11 +99,6 @@ pub(crate) fn command_line() -> clap::Command {
     ScrubArgs::command().name("scrub")
 }
 
-/// Returns the arguments of a scrub if the command line asks for one.
-pub(crate) fn own_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
-    arguments.get(1).filter(|first| *first == "scrub").map(|_| &arguments[1..])
-}
-
 /// Runs a scrub and returns the exit code.
 pub(crate) fn main(arguments: &[OsString]) -> u8 {
     let args = match parse::<ScrubArgs>(arguments) {
@@ -199,8 +194,6 @@ mod tests {
         use clap::CommandFactory;
         ScrubArgs::command().debug_assert();
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(own_arguments(&words("rfs-fuse scrub a:1")), Some(&words("scrub a:1")[..]));
-        assert_eq!(own_arguments(&words("rfs-fuse a:1 scrub")), None);
         assert!(ScrubArgs::try_parse_from(words("scrub a:1 --key k --export e")).is_ok());
     }
 

@@ -20,7 +20,7 @@ mod takeover;
 mod unmount;
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -66,7 +66,7 @@ const TRACE_LIMIT: Duration = Duration::from_secs(5);
 const SERVER_LOST: u8 = 3;
 
 /// Returns the command line with all commands, for manual pages and completions. The program parses
-/// `scrub`, `status` and `trace` before it parses its own options.
+/// them before it parses its own options.
 pub fn command() -> clap::Command {
     let own =
         [scrub::command_line(), command::command_line(), takeover::command_line(), trace::command_line()];
@@ -113,19 +113,21 @@ fn remount(point: &Path, arguments: &[OsString]) -> u8 {
     done.map_or_else(|e| print_error(&format!("{}: {e}", point.display()), 1), |()| 0)
 }
 
+/// Finds the function that runs a command and returns the exit code.
+fn find_command(word: &OsStr) -> Option<fn(&[OsString]) -> u8> {
+    Some(match word.to_str()? {
+        "scrub" => scrub::main,
+        "status" => command::main,
+        "trace" => trace::main,
+        "upgrade" => takeover::upgrade,
+        _ => return None,
+    })
+}
+
 /// Runs the program with rfs-fuse's own arguments, and returns the exit code.
 fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
-    if let Some(arguments) = scrub::own_arguments(arguments) {
-        return scrub::main(arguments);
-    }
-    if let Some(arguments) = command::own_arguments(arguments) {
-        return command::main(arguments);
-    }
-    if let Some(arguments) = takeover::own_arguments(arguments) {
-        return takeover::upgrade(arguments);
-    }
-    if let Some(arguments) = trace::own_arguments(arguments) {
-        return trace::main(arguments);
+    if let Some(run_command) = arguments.get(1).and_then(|word| find_command(word)) {
+        return run_command(&arguments[1..]);
     }
     let (configuration, args) = match cli::read(build, arguments) {
         Ok((configuration, args)) => (configuration, args.with_absolute_paths()),
@@ -390,4 +392,17 @@ fn mount_served(
     client.close_session();
     outcome?;
     losses.unreported().map_or(Ok(()), |unreported| Err(unreported.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_of_the_help_has_its_function() {
+        for sub in command().get_subcommands() {
+            assert!(find_command(sub.get_name().as_ref()).is_some(), "{}", sub.get_name());
+        }
+        assert!(find_command("10.0.0.1:7440".as_ref()).is_none());
+    }
 }

@@ -64,11 +64,6 @@ pub(crate) fn command_line() -> clap::Command {
     StatusArgs::command().name("status")
 }
 
-/// Returns the arguments of the command if the command line asks for it.
-pub(crate) fn own_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
-    arguments.get(1).filter(|first| *first == "status").map(|_| &arguments[1..])
-}
-
 /// Asks mounts, and prints their answers. Returns the exit code.
 pub(crate) fn main(arguments: &[OsString]) -> u8 {
     let args = match parse::<StatusArgs>(join_interval(arguments)) {
@@ -191,8 +186,6 @@ mod tests {
         use clap::CommandFactory;
         StatusArgs::command().debug_assert();
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(own_arguments(&words("rfs-fuse status /mnt")), Some(&words("status /mnt")[..]));
-        assert_eq!(own_arguments(&words("rfs-fuse a:1 status")), None);
         assert!(StatusArgs::try_parse_from(words("status --all /mnt")).is_err());
         let parsed = StatusArgs::try_parse_from(join_interval(&words("status --watch /mnt"))).unwrap();
         assert_eq!(parsed.directory, Some("/mnt".into()));

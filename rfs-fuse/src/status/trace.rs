@@ -94,11 +94,6 @@ pub(crate) fn command_line() -> clap::Command {
     TraceArgs::command().name("trace")
 }
 
-/// Returns the arguments of the command if the command line asks for it.
-pub(crate) fn own_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
-    arguments.get(1).filter(|first| *first == "trace").map(|_| &arguments[1..])
-}
-
 /// Records a trace. Returns the exit code.
 pub(crate) fn main(arguments: &[OsString]) -> u8 {
     let args = match parse::<TraceArgs>(arguments) {
@@ -179,8 +174,6 @@ mod tests {
     fn the_command_is_well_formed() {
         TraceArgs::command().debug_assert();
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(own_arguments(&words("rfs-fuse trace /mnt")), Some(&words("trace /mnt")[..]));
-        assert_eq!(own_arguments(&words("rfs-fuse a:1 trace")), None);
         assert!(TraceArgs::try_parse_from(words("trace /mnt")).is_err());
         assert!(TraceArgs::try_parse_from(words("trace /mnt --out f --limit 1K")).is_err());
     }

@@ -24,9 +24,7 @@ use crate::{
     mount::{mount_point, within},
 };
 
-pub(in crate::run) use caretaker::{
-    HeldMount, Kept, Link, command_line, format_if_asked, own_arguments, upgrade,
-};
+pub(in crate::run) use caretaker::{HeldMount, Kept, Link, command_line, format_if_asked, upgrade};
 pub(in crate::run) use kept::{Cared, Continued, KeptServing, start_kept};
 
 /// Oldest kernel whose mounts can outlive a program: it sends requests again (6.9), and drops all

@@ -23,7 +23,7 @@ pub(in crate::run) use self::{
     message::HeldMount,
     process::run,
     program::format_if_asked,
-    upgrade::{command_line, main as upgrade, own_arguments},
+    upgrade::{command_line, main as upgrade},
 };
 
 /// Environment variable of a program that a caretaker has started: its standard input is the

@@ -42,11 +42,6 @@ pub(in crate::run) fn command_line() -> clap::Command {
     UpgradeArgs::command().name("upgrade")
 }
 
-/// Returns the arguments of the command if the command line asks for it.
-pub(in crate::run) fn own_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
-    arguments.get(1).filter(|first| *first == "upgrade").map(|_| &arguments[1..])
-}
-
 fn address(device: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("rfs-caretaker-{device}"))
 }
