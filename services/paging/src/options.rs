@@ -31,18 +31,23 @@ pub struct PagerOptions {
     pub redundancy: Redundancy,
     /// Length of the longest block that sequential faults read, in bytes. 4096 reads no page ahead.
     pub read_ahead: u64,
+    /// The fault thread runs on the core of a thread that faults often, if one thread causes the
+    /// faults. This saves interrupts between cores. `false` leaves the thread to the kernel.
+    pub follow: bool,
     /// Options of the sessions with the servers: key, TLS, window, polling, timeouts.
     pub session: SessionOptions,
     pub(crate) on_event: Option<EventHandler>,
 }
 
 impl PagerOptions {
-    /// No redundancy, read-ahead of up to 128 KiB, and the default session options.
+    /// No redundancy, read-ahead of up to 128 KiB, a fault thread that follows, and the default
+    /// session options.
     pub fn new(local_budget: u64) -> PagerOptions {
         PagerOptions {
             local_budget,
             redundancy: Redundancy::None,
             read_ahead: 128 << 10,
+            follow: true,
             session: SessionOptions::default(),
             on_event: None,
         }
@@ -57,6 +62,12 @@ impl PagerOptions {
     /// Sets the length of the longest block that sequential faults read.
     pub fn read_ahead(mut self, bytes: u64) -> PagerOptions {
         self.read_ahead = bytes;
+        self
+    }
+
+    /// Sets whether the fault thread follows a thread that faults to its core.
+    pub fn follow(mut self, follow: bool) -> PagerOptions {
+        self.follow = follow;
         self
     }
 
@@ -110,6 +121,7 @@ impl fmt::Debug for PagerOptions {
             .field("local_budget", &self.local_budget)
             .field("redundancy", &self.redundancy)
             .field("read_ahead", &self.read_ahead)
+            .field("follow", &self.follow)
             .field("session", &self.session)
             .finish_non_exhaustive()
     }

@@ -56,6 +56,7 @@ impl RemotePager {
                 layout,
                 budget: options.budget_pages(),
                 read_ahead: options.read_ahead_pages(),
+                follow: options.follow,
             })
             .map_err(thread)?;
             Ok(RemotePager { handle, counters, sessions, options })

@@ -17,6 +17,8 @@ pub(crate) const SERVERS: &str = "RFS_PAGING_SERVERS";
 pub(crate) const REDUNDANCY: &str = "RFS_PAGING_REDUNDANCY";
 /// Length of the longest block that sequential faults read, in bytes.
 pub(crate) const READ_AHEAD: &str = "RFS_PAGING_READ_AHEAD";
+/// `0` leaves the fault thread where the kernel puts it.
+pub(crate) const FOLLOW: &str = "RFS_PAGING_FOLLOW";
 /// Length in bytes from which allocations are paged.
 pub(crate) const MIN_SIZE: &str = "RFS_PAGING_MIN_SIZE";
 /// Address space for small allocations in bytes; none are paged without it.
@@ -32,8 +34,8 @@ pub(crate) const STATS: &str = "RFS_PAGING_STATS";
 pub(crate) const PROCESS: &str = "RFS_PAGING_PROCESS";
 
 /// All variables.
-pub(crate) const ALL: [&str; 10] =
-    [LOCAL, SERVERS, REDUNDANCY, READ_AHEAD, MIN_SIZE, SMALL, KEY, SWITCHES, STATS, PROCESS];
+pub(crate) const ALL: [&str; 11] =
+    [LOCAL, SERVERS, REDUNDANCY, READ_AHEAD, FOLLOW, MIN_SIZE, SMALL, KEY, SWITCHES, STATS, PROCESS];
 
 /// What the variables say.
 #[derive(Debug)]
@@ -60,6 +62,7 @@ impl Settings {
         if let Some(read_ahead) = get(READ_AHEAD) {
             options.read_ahead = number(READ_AHEAD, &read_ahead)?;
         }
+        options.follow = get(FOLLOW).is_none_or(|value| value != "0");
         if let Some(path) = get(KEY) {
             let key = Key::load(path.as_ref()).map_err(|error| format!("{KEY}: {error}"))?;
             options.session = Session::builder().options(options.session).key(key).into_options();

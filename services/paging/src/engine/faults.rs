@@ -27,6 +27,9 @@ impl Engine {
     pub(super) fn serve_faults(&mut self) -> io::Result<()> {
         let mut faults = Vec::new();
         self.uffd.read_faults(&mut faults)?;
+        if let (Some(placement), Some(last)) = (&mut self.placement, faults.last()) {
+            placement.count(faults.len(), last.thread);
+        }
         // True for a store.
         let mut missing: BTreeMap<PageId, bool> = BTreeMap::new();
         for fault in faults {

@@ -14,6 +14,7 @@ mod eviction;
 mod faults;
 mod loading;
 mod loss;
+mod placement;
 mod repair;
 mod slots;
 pub(crate) mod stats;
@@ -30,10 +31,11 @@ use std::{
 
 pub(crate) use command::{Command, Handle, Wake};
 pub(crate) use events::Events;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use slab::Slab;
 
 use self::{
+    placement::Placement,
     repair::Repair,
     stats::Counters,
     write_out::{Completion, WriteOut},
@@ -68,6 +70,8 @@ pub(crate) struct Parts {
     pub(crate) budget: usize,
     /// Pages of the longest block.
     pub(crate) read_ahead: usize,
+    /// The thread may share the core of a thread that faults.
+    pub(crate) follow: bool,
 }
 
 /// The state of the fault thread.
@@ -93,14 +97,18 @@ struct Engine {
     repair: Option<Repair>,
     /// A lack of room has been reported, and has not ended since.
     no_room: bool,
+    /// `None` if the thread stays where the kernel puts it.
+    placement: Option<Placement>,
 }
 
 /// Starts the fault thread. It ends with the last [`Handle`].
 pub(crate) fn start(parts: Parts) -> io::Result<Arc<Handle>> {
     let wake = Arc::new(Wake::new()?);
     let (send, receive) = mpsc::channel();
+    let follow = parts.follow;
     let mut engine = Engine::new(parts, Arc::clone(&wake));
     thread::Builder::new().name("rfs-paging".into()).spawn(move || {
+        engine.placement = follow.then(Placement::new).flatten();
         let run = panic::AssertUnwindSafe(|| engine.run(&receive));
         let ended = panic::catch_unwind(run);
         if !matches!(ended, Ok(Ok(()))) {
@@ -130,15 +138,20 @@ impl Engine {
             wake,
             repair: None,
             no_room: false,
+            placement: None,
         }
     }
 
     fn run(&mut self, commands: &mpsc::Receiver<Command>) -> io::Result<()> {
         loop {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
-            match poll(&mut fds, self.repair_timeout().as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            let ready = match poll(&mut fds, self.timeout().as_ref()) {
+                Ok(ready) => ready,
+                Err(rustix::io::Errno::INTR) => 0,
                 Err(error) => return Err(error.into()),
+            };
+            if let (0, Some(placement)) = (ready, &mut self.placement) {
+                placement.leave();
             }
             let faults = fds[0].revents().contains(PollFlags::IN);
             if fds[1].revents().contains(PollFlags::IN) {
@@ -156,6 +169,13 @@ impl Engine {
             self.continue_repair(!faults);
             self.settle();
         }
+    }
+
+    /// Time to wait for faults and commands.
+    fn timeout(&self) -> Option<Timespec> {
+        let quiet = self.placement.as_ref().and_then(Placement::quiet);
+        let quiet = quiet.and_then(|quiet| Timespec::try_from(quiet).ok());
+        [quiet, self.repair_timeout()].into_iter().flatten().min()
     }
 
     /// Carries out a command. Returns false if the thread shall end.

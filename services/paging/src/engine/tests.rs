@@ -50,6 +50,7 @@ impl World {
             layout,
             budget: 4096,
             read_ahead: 1,
+            follow: false,
         };
         let mut engine = Engine::new(parts, Arc::new(Wake::new().expect("a descriptor")));
         let start = memory::map(pages * PAGE).expect("memory");

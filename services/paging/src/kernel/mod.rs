@@ -1,8 +1,9 @@
-//! What the pager asks of the kernel: userfaultfd, and anonymous memory.
+//! Requests of the pager to the kernel: userfaultfd, anonymous memory, and cores.
 //!
 //! # Concurrency
 //! See the modules.
 
+pub(crate) mod cores;
 pub(crate) mod memory;
 pub(crate) mod signals;
 pub(crate) mod uffd;

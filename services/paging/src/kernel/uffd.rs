@@ -15,7 +15,7 @@ use std::{
 
 use linux_raw_sys::general::{
     UFFD_API, UFFD_EVENT_PAGEFAULT, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_POISON,
-    UFFD_PAGEFAULT_FLAG_WP, UFFD_PAGEFAULT_FLAG_WRITE, UFFDIO, UFFDIO_COPY_MODE_WP,
+    UFFD_FEATURE_THREAD_ID, UFFD_PAGEFAULT_FLAG_WP, UFFD_PAGEFAULT_FLAG_WRITE, UFFDIO, UFFDIO_COPY_MODE_WP,
     UFFDIO_REGISTER_MODE_MISSING, UFFDIO_REGISTER_MODE_WP, uffd_msg, uffdio_api, uffdio_copy, uffdio_poison,
     uffdio_range, uffdio_register, uffdio_writeprotect, uffdio_zeropage,
 };
@@ -47,6 +47,8 @@ pub(crate) struct Fault {
     /// Address of the access.
     pub(crate) address: usize,
     pub(crate) kind: FaultKind,
+    /// The thread that caused it, if the kernel tells.
+    pub(crate) thread: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,8 +131,9 @@ impl Uffd {
             ));
         }
         let poison = present & u64::from(UFFD_FEATURE_POISON);
+        let threads = present & u64::from(UFFD_FEATURE_THREAD_ID);
         let fd = new_fd()?;
-        handshake(&fd, protection | poison)?;
+        handshake(&fd, protection | poison | threads)?;
         Ok(Uffd { fd, has_poison: poison != 0 })
     }
 
@@ -247,7 +250,8 @@ fn repeat(mut request: impl FnMut() -> rustix::io::Result<()>) -> io::Result<()>
     }
 }
 
-/// Decodes a message of the kernel: the event in the first byte, flags at 8, the address at 16.
+/// Decodes a message of the kernel: the event in the first byte, flags at 8, the address at 16, the
+/// thread at 24.
 fn decode(message: &[u8]) -> Option<Fault> {
     let word = |at: usize| Some(u64::from_ne_bytes(message.get(at..at + 8)?.try_into().ok()?));
     if u32::from(*message.first()?) != UFFD_EVENT_PAGEFAULT {
@@ -261,5 +265,7 @@ fn decode(message: &[u8]) -> Option<Fault> {
     } else {
         FaultKind::Load
     };
-    Some(Fault { address: address as usize, kind })
+    // Without the feature the number is 0.
+    let thread = Some(word(24)? as u32).filter(|thread| *thread != 0);
+    Some(Fault { address: address as usize, kind, thread })
 }

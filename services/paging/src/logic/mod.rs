@@ -8,6 +8,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod code;
+pub(crate) mod follow;
 pub(crate) mod groups;
 pub(crate) mod layout;
 pub(crate) mod page;

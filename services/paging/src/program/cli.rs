@@ -7,7 +7,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use rdmabox::Address;
-use rfs_status::logging::LogFormat;
+use service_program::LogOptions;
 
 use crate::{Redundancy, Switches, nbd::NbdAddress};
 
@@ -18,17 +18,9 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// Format of log lines. text: time, level, module and message. json: an object with these
-    /// fields in each line. Repeated warnings and errors are left out and counted
-    #[arg(
-        long,
-        value_name = "text|json",
-        value_enum,
-        hide_possible_values = true,
-        default_value = "text",
-        global = true
-    )]
-    pub log_format: LogFormat,
+    /// How to log.
+    #[command(flatten)]
+    pub log: LogOptions,
 }
 
 /// Commands of the program.
@@ -151,6 +143,10 @@ pub struct RunOptions {
     /// Longest block that sequential faults read; 4k reads nothing ahead
     #[arg(long, value_name = "SIZE", default_value = "128k", value_parser = byte_size::parse_nonzero)]
     pub read_ahead: u64,
+    /// Leave the fault thread where the kernel puts it. By default it runs on the core of the
+    /// thread that faults, while one thread causes the faults
+    #[arg(long)]
+    pub no_follow: bool,
     /// Length from which allocations are paged, at least 64k
     #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = byte_size::parse_nonzero)]
     pub min_size: u64,
@@ -171,6 +167,7 @@ pub struct RunOptions {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use service_program::LogFormat;
 
     use super::*;
 
@@ -185,12 +182,15 @@ mod tests {
         assert_eq!(options.pager.redundancy, Redundancy::Mirror);
         assert_eq!(options.pager.switches.to_string(), "batch=single,polling=busy");
         assert_eq!(options.program, ["ls", "-l", "--stats"]);
-        assert_eq!(cli.log_format, LogFormat::Text);
+        assert_eq!(cli.log.log_format, LogFormat::Text);
         let words = "rfs-paging lend --memory 64m --listen unix:/x --log-format json";
-        assert_eq!(Cli::try_parse_from(words.split_whitespace()).expect("valid").log_format, LogFormat::Json);
+        assert_eq!(
+            Cli::try_parse_from(words.split_whitespace()).expect("valid").log.log_format,
+            LogFormat::Json
+        );
         // The words behind the program are its own.
         let words = "rfs-paging run --local 1m --server unix:/x -- prog --log-format json";
         let cli = Cli::try_parse_from(words.split_whitespace()).expect("valid");
-        assert_eq!(cli.log_format, LogFormat::Text);
+        assert_eq!(cli.log.log_format, LogFormat::Text);
     }
 }

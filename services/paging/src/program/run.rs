@@ -52,7 +52,8 @@ fn find_library(program: &Path) -> Result<PathBuf, String> {
 
 /// Makes a pager with the options and drops it, so that errors come before the program runs.
 fn check(options: &RunOptions) -> Result<(), Box<dyn Error>> {
-    let pager = super::pager_options(&options.pager)?.read_ahead(options.read_ahead);
+    let pager =
+        super::pager_options(&options.pager)?.read_ahead(options.read_ahead).follow(!options.no_follow);
     RemotePager::connect(&options.pager.server, pager)?;
     Ok(())
 }
@@ -66,6 +67,7 @@ fn environment(options: &RunOptions) -> Vec<(&'static str, OsString)> {
         ("RFS_PAGING_SERVERS", servers.join(",").into()),
         ("RFS_PAGING_REDUNDANCY", pager.redundancy.to_string().into()),
         ("RFS_PAGING_READ_AHEAD", options.read_ahead.to_string().into()),
+        ("RFS_PAGING_FOLLOW", OsString::from(if options.no_follow { "0" } else { "1" })),
         ("RFS_PAGING_MIN_SIZE", options.min_size.to_string().into()),
         ("RFS_PAGING_STATS", OsString::from(if options.stats { "1" } else { "0" })),
     ];
