@@ -97,7 +97,13 @@ fn main() -> Result<()> {
     let path = Path::new(&directory).join("restart_time");
     let mut number = |default: u64| args.next().map_or(Ok(default), |arg| arg.parse());
     let (gib, files, kib) = (number(4)?, number(100_000)?, number(16)?);
-    let export = ExportConfig { name: "rfs".into(), memory: gib << 30, inodes: None, root: ROOT };
+    let export = ExportConfig {
+        name: "rfs".into(),
+        memory: gib << 30,
+        inodes: None,
+        root: ROOT,
+        eviction: Default::default(),
+    };
     fill(&ObjectStore::open(&path)?.object(&export.name, export.shape(false))?, files as usize, kib << 10)?;
     let begin = Instant::now();
     let object = ObjectStore::open(&path)?.object(&export.name, export.shape(false))?;

@@ -30,7 +30,10 @@ use super::{
         session_log::SessionLog,
         snapshot::SnapshotSource,
     },
-    placement::Placement,
+    placement::{
+        Placement,
+        eviction::{Evictions, Need},
+    },
     request_table::is_answered_at_once,
     state::{
         export::ExportState,
@@ -52,6 +55,7 @@ use crate::{
     space::{
         account::{Space, Zeroing},
         bytes::Bytes,
+        eviction::{Eviction, EvictionPolicy},
     },
 };
 
@@ -148,6 +152,16 @@ impl Dispatcher {
         self
     }
 
+    /// Has files leave by these rules.
+    #[must_use]
+    pub fn with_eviction(mut self, policy: EvictionPolicy) -> Dispatcher {
+        if policy.is_on() {
+            self.store.eviction = Some(Arc::new(Eviction::new(policy)));
+            self.evictions().collect();
+        }
+        self
+    }
+
     /// Handles a request of a session.
     ///
     /// Errors are returned at once. The reply to a change is deferred while other sessions cache
@@ -208,6 +222,16 @@ impl Dispatcher {
     /// Returns the job that looks at the places of files.
     pub fn placement(&self) -> Placement<'_> {
         Placement { store: &self.store, sessions: &self.sessions }
+    }
+
+    /// Returns the job that evicts files.
+    pub fn evictions(&self) -> Evictions<'_> {
+        Evictions { store: &self.store, clock: &*self.clock }
+    }
+
+    /// Returns the eviction of the export, if it has one.
+    pub(crate) fn eviction(&self) -> Option<&Arc<Eviction>> {
+        self.store.eviction.as_ref()
     }
 
     /// Returns the state that a snapshot reads.
@@ -307,6 +331,9 @@ impl Dispatcher {
         if reply == Err(Errno::ENOSPC) && self.free_idle() {
             reply = self.reply(&call, session, request);
         }
+        if self.store.eviction.is_some() {
+            reply = self.with_room(&call, session, request, reply);
+        }
         let logged = number.is_some() || changes(&request);
         if journal.is_some_and(|journal| journal.is_behind()) && logged {
             // The change of this request may be the one that is not logged.
@@ -322,6 +349,28 @@ impl Dispatcher {
                 Ok(Outcome::Deferred(HeldReply(DeferredReply::Change(reply, needs, shortened(&request)))))
             }
         }
+    }
+
+    /// Evicts files if a request has found no space, and tries it again. Wakes the evictor if the
+    /// request has filled the export. Returns the last outcome.
+    fn with_room(
+        &self,
+        call: &Call<'_>,
+        session: u64,
+        request: Request<'_>,
+        reply: Result<Reply, Errno>,
+    ) -> Result<Reply, Errno> {
+        let Some(need) = Need::of(&request) else { return reply };
+        let retry = || {
+            self.free_idle();
+            self.reply(call, session, request)
+        };
+        let reply = match reply {
+            Err(Errno::ENOSPC) => self.evictions().make_room(need, retry),
+            reply => reply,
+        };
+        self.evictions().check_marks();
+        reply
     }
 
     /// Frees the unlinked inodes that no session has open, when space or inodes have run out.

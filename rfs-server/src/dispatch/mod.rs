@@ -6,7 +6,7 @@
 //! - `transaction`: locks inodes, changes them by a view, logs the changes, queues recalls.
 //! - `requests`: a function for each request on files and names.
 //! - `delivery`: delivers grants, recalls, and the replies that wait for them.
-//! - `placement`: finds the files that have data in a store, and moves their data.
+//! - `placement`: finds the files that have data in a store, and moves their data; evicts files.
 //! - `persistence`: restores an export from a log or a snapshot, and describes it for the next.
 //! - `request_table`: what each kind of request is called, carries and waits for.
 //! - `attachment`, `exactly_once`: sessions, and requests that take effect once.
@@ -39,7 +39,7 @@ pub use persistence::{
     previous_mounts::{Awaited, PreviousMounts},
     recovery::{Damage, RecoveredState},
 };
-pub use placement::{LostFile, LostFiles, Moved, Placement};
+pub use placement::{EvictionActivity, Evictions, LostFile, LostFiles, Moved, Placement};
 pub use state::{
     change_log::SnapshotDelta,
     outcome::{HeldReply, Outcome, Sender},

@@ -135,8 +135,10 @@ pub struct Cli {
     pub persist_keep: u16,
 
     /// An export, instead of --memory: name, size, number of inodes, and permissions of the root
-    /// directory. May be repeated; clients that name no export get the first
-    #[arg(long = "export", value_name = "NAME=SIZE[,inodes=N][,root-mode=MODE]", value_parser = ExportArg::parse,
+    /// directory. With evict=lru, the least recently used files that are not open go when space is
+    /// short; with ttl=SECONDS, files go so long after their last change. May be repeated; clients
+    /// that name no export get the first
+    #[arg(long = "export", value_name = "NAME=SIZE[,inodes=N][,root-mode=MODE][,evict=lru][,ttl=SECONDS]", value_parser = ExportArg::parse,
         conflicts_with_all = ["memory", "inodes", "name", "root_mode"])]
     pub exports: Vec<ExportArg>,
 
@@ -398,7 +400,8 @@ impl Cli {
         let root = config.root;
         let export = |arg: ExportArg| {
             let root = Root { perm: arg.root_mode.unwrap_or(root.perm), ..root };
-            ExportConfig { name: arg.name, memory: arg.memory, inodes: arg.inodes, root }
+            let ExportArg { name, memory, inodes, eviction, .. } = arg;
+            ExportConfig { name, memory, inodes, root, eviction }
         };
         config.exports = self.exports.into_iter().map(export).collect();
         config.prefault = self.prefault;
@@ -604,6 +607,7 @@ mod tests {
             memory: memory << 20,
             inodes,
             root: root(perm),
+            eviction: Default::default(),
         };
         assert_eq!(exports, [export("a", 2, None, 0o755), export("b", 3, Some(9), 0o1777)]);
         for rest in ["--memory=1G", "--inodes=7", "--name=x", "--root-mode=700"] {

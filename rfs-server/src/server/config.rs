@@ -20,7 +20,7 @@ use crate::{
         root::Root,
     },
     service::DEFAULT_LEASE,
-    space::account::Zeroing,
+    space::{account::Zeroing, eviction::EvictionPolicy},
 };
 
 /// Default limit of sessions per key. This many sessions make the server use less than 64 MiB.
@@ -175,7 +175,8 @@ impl Config {
             return self.exports.clone();
         }
         let (memory, inodes) = (self.memory, self.inodes);
-        vec![ExportConfig { name: self.name.clone(), memory, inodes, root: self.root }]
+        let eviction = EvictionPolicy::default();
+        vec![ExportConfig { name: self.name.clone(), memory, inodes, root: self.root, eviction }]
     }
 
     /// Returns the time for the acknowledgement of a recall.

@@ -29,7 +29,7 @@ use crate::{
     service::{DEFAULT_LEASE, ExportRegions, ServedExport},
     session::access_mode::AccessMode,
     snapshots::{directory::Snapshots, restore::restore},
-    space::{account::Space, bytes::Bytes, zeroer::Zeroer},
+    space::{account::Space, bytes::Bytes, eviction::Evictor, zeroer::Zeroer},
 };
 
 /// Sources of an export's file system.
@@ -96,7 +96,7 @@ impl BuiltExport {
                     .with_memory(Identity(random()?), 1)
             }
         };
-        let dispatcher = dispatcher.with_alarm(Arc::clone(alarm));
+        let dispatcher = dispatcher.with_alarm(Arc::clone(alarm)).with_eviction(export.eviction);
         let dispatcher = if persisted { dispatcher.with_snapshots() } else { dispatcher };
         let space = Arc::clone(dispatcher.space());
         let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
@@ -135,6 +135,7 @@ impl BuiltExport {
             log_compactor: self.object.as_ref().map(|_| log_compactor()).transpose()?,
             object: self.object.clone(),
             name: self.lent.name.clone(),
+            evictor: self.start_evictor().map_err(StartError::Thread)?,
             _zeroer: Zeroer::start(&self.space).map_err(StartError::Thread)?,
             _store_watch: watch.transpose().map_err(StartError::Thread)?,
             stores: self.stores.clone(),
@@ -142,6 +143,15 @@ impl BuiltExport {
                 .map_err(StartError::Thread)?,
             dispatcher: Arc::clone(&self.lent.dispatcher),
         })
+    }
+}
+
+impl BuiltExport {
+    /// Starts the thread that evicts files, if the export has eviction.
+    fn start_evictor(&self) -> io::Result<Option<Evictor>> {
+        let dispatcher = Arc::clone(&self.lent.dispatcher);
+        let start = |eviction| Evictor::start(eviction, move || dispatcher.evictions().run());
+        self.lent.dispatcher.eviction().map(start).transpose()
     }
 }
 

@@ -7,7 +7,7 @@
 
 use rfs_proto::{BLOCK, checksum, record};
 
-use crate::{memory_object::header::Shape, metadata::root::Root};
+use crate::{memory_object::header::Shape, metadata::root::Root, space::eviction::EvictionPolicy};
 
 /// Minimum size of an export in bytes.
 pub const MIN_MEMORY: u64 = 1 << 20;
@@ -29,6 +29,8 @@ pub struct ExportConfig {
     pub inodes: Option<u32>,
     /// The root directory.
     pub root: Root,
+    /// Rules by which files leave the export.
+    pub eviction: EvictionPolicy,
 }
 
 impl ExportConfig {
@@ -59,7 +61,8 @@ impl ExportConfig {
     }
 }
 
-/// An export on the command line: `NAME=SIZE[,inodes=N][,root-mode=MODE]`.
+/// An export on the command line:
+/// `NAME=SIZE[,inodes=N][,root-mode=MODE][,evict=lru][,ttl=SECONDS]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportArg {
     /// Name of the export.
@@ -70,6 +73,8 @@ pub struct ExportArg {
     pub inodes: Option<u32>,
     /// Permissions of the root directory, if given.
     pub root_mode: Option<u32>,
+    /// Rules by which files leave the export.
+    pub eviction: EvictionPolicy,
 }
 
 impl ExportArg {
@@ -84,7 +89,8 @@ impl ExportArg {
             .and_then(|first| first.split_once('='))
             .ok_or_else(|| format!("invalid export {text:?}: expected NAME=SIZE, such as scratch=4g"))?;
         let memory = byte_size::parse(memory).map_err(|e| e.to_string())?;
-        let mut export = ExportArg { name: parse_name(name)?, memory, inodes: None, root_mode: None };
+        let (name, eviction) = (parse_name(name)?, EvictionPolicy::default());
+        let mut export = ExportArg { name, memory, inodes: None, root_mode: None, eviction };
         for part in parts {
             match part.split_once('=') {
                 Some(("inodes", count)) => {
@@ -92,7 +98,14 @@ impl ExportArg {
                     export.inodes = Some(count.ok_or_else(|| format!("{part:?}: at least one inode"))?);
                 }
                 Some(("root-mode", mode)) => export.root_mode = Some(parse_mode(mode)?),
-                _ => return Err(format!("{part:?}: an export has inodes=N and root-mode=MODE")),
+                _ if export
+                    .eviction
+                    .parse(part)
+                    .map_err(|why| format!("export {:?}: {why}", export.name))? => {}
+                _ => {
+                    let has = "an export has inodes=N, root-mode=MODE, evict=lru and ttl=SECONDS";
+                    return Err(format!("{part:?}: {has}"));
+                }
             }
         }
         Ok(export)
@@ -117,6 +130,8 @@ pub fn parse_name(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -129,7 +144,19 @@ mod tests {
 
     #[test]
     fn exports_are_parsed() {
-        let export = |inodes, root_mode| ExportArg { name: "a".into(), memory: 2 << 20, inodes, root_mode };
+        let none = EvictionPolicy::default();
+        let export = |inodes, root_mode| ExportArg {
+            name: "a".into(),
+            memory: 2 << 20,
+            inodes,
+            root_mode,
+            eviction: none,
+        };
+        let lru = EvictionPolicy { by_use: true, ttl: Some(Duration::from_secs(9)) };
+        let cache = ExportArg { eviction: lru, ..export(Some(7), None) };
+        assert_eq!(ExportArg::parse("a=2M,evict=lru,inodes=7,ttl=9"), Ok(cache));
+        let message = ExportArg::parse("kv=2M,evict=lfu").unwrap_err();
+        assert!(message.contains("\"kv\"") && message.contains("evict=lru"), "{message}");
         for (text, parsed) in [
             ("a=2M", export(None, None)),
             ("a=2M,inodes=7", export(Some(7), None)),
@@ -148,6 +175,8 @@ mod tests {
             "a=2M,root-mode=9",
             "a=2M,size=1",
             "a=2M,b=2M",
+            "a=2M,ttl=0",
+            "a=2M,evict",
         ] {
             assert!(ExportArg::parse(text).is_err(), "{text}");
         }
@@ -156,7 +185,13 @@ mod tests {
     #[test]
     fn inodes_follow_memory() {
         let root = Root { perm: 0, uid: 0, gid: 0 };
-        let export = |memory, inodes| ExportConfig { name: "a".into(), memory, inodes, root };
+        let export = |memory, inodes| ExportConfig {
+            name: "a".into(),
+            memory,
+            inodes,
+            root,
+            eviction: EvictionPolicy::default(),
+        };
         assert_eq!(export(4 << 30, None).inode_count(), 262_144);
         assert_eq!(export(1 << 20, None).inode_count(), 1024);
         assert_eq!(export(u64::MAX, None).inode_count(), u32::MAX);

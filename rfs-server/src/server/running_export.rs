@@ -10,12 +10,17 @@ use super::{
     prefault::Prefaulter,
     stores::{PoolStores, StoreThread},
 };
-use crate::{dispatch::Dispatcher, memory_object::object::Object, space::zeroer::Zeroer};
+use crate::{
+    dispatch::Dispatcher,
+    memory_object::object::Object,
+    space::{eviction::Evictor, zeroer::Zeroer},
+};
 
 /// An export and its threads.
 #[derive(Debug)]
 pub(super) struct Export {
     pub(super) name: String,
+    pub(super) evictor: Option<Evictor>,
     pub(super) _prefaulter: Prefaulter,
     pub(super) _zeroer: Zeroer,
     pub(super) _store_watch: Option<StoreThread>,
@@ -30,7 +35,7 @@ pub(super) struct Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        drop(self.log_compactor.take());
+        drop((self.evictor.take(), self.log_compactor.take()));
         // After memory was lost, zeroes replace lost pages, and the log may be damaged.
         let is_whole = self.dispatcher.log_upkeep().is_settled() && !rdmabox::memory::is_lost();
         if let Some(object) = self.object.take_if(|_| is_whole) {

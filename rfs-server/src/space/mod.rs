@@ -2,7 +2,8 @@
 //!
 //! Bottom up: [`alloc`] decides which range is free, [`bytes`] reads and writes the arena,
 //! [`file_extents`] maps a file to ranges, and [`account`] has the allocator together with the
-//! bytes. [`hold`] keeps released space for a snapshot; [`zeroer`] zeroes it. [`lent`] is the
+//! bytes. [`hold`] keeps released space for a snapshot; [`zeroer`] zeroes it. [`eviction`] chooses
+//! files that go when space runs short. [`lent`] is the
 //! memory of stores.
 //!
 //! # Concurrency
@@ -11,6 +12,7 @@
 pub mod account;
 pub mod alloc;
 pub mod bytes;
+pub mod eviction;
 pub mod file_extents;
 pub mod hold;
 pub mod lent;

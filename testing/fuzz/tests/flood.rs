@@ -11,7 +11,7 @@ use rfs_server::{Config, ExportConfig, Server, dispatch::Root};
 
 fn export(name: &str) -> ExportConfig {
     let root = Root { perm: 0o755, uid: 0, gid: 0 };
-    ExportConfig { name: name.into(), memory: 16 << 20, inodes: None, root }
+    ExportConfig { name: name.into(), memory: 16 << 20, inodes: None, root, eviction: Default::default() }
 }
 
 #[test]

@@ -16,6 +16,7 @@ fn lender() -> Lender {
             memory: blocks * BLOCK,
             inodes: Some(inodes),
             root: config.root,
+            eviction: Default::default(),
         };
         config.exports = vec![export("small", 512, 5), export("large", 1024, 100)];
     })

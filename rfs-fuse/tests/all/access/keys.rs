@@ -48,8 +48,13 @@ impl Fixture {
         let path = private(&keys.path().join("all"), &lines);
         let lender = Lender::with(0, |config| {
             let root = config.root;
-            let export =
-                |name: &str| ExportConfig { name: name.into(), memory: 8 * MIB, inodes: Some(100), root };
+            let export = |name: &str| ExportConfig {
+                name: name.into(),
+                memory: 8 * MIB,
+                inodes: Some(100),
+                root,
+                eviction: Default::default(),
+            };
             config.exports = vec![export("home"), export("scratch")];
             config.keys = Some(path);
         });

@@ -111,7 +111,13 @@ fn the_export_is_free_after_the_lease_of_an_exclusive_mount_expires() {
 fn an_exclusive_mount_does_not_affect_other_exports() {
     let lender = Lender::with(0, |config| {
         let root = config.root;
-        let export = |name: &str| ExportConfig { name: name.into(), memory: 4 * MIB, inodes: None, root };
+        let export = |name: &str| ExportConfig {
+            name: name.into(),
+            memory: 4 * MIB,
+            inodes: None,
+            root,
+            eviction: Default::default(),
+        };
         config.exports = vec![export("a"), export("b")];
     });
     for over in providers() {

@@ -129,6 +129,7 @@ impl WriteView<'_> {
         self.wake(ino);
         self.open_files_mut(ino).open(session, ino);
         self.opens_changed(session, ino);
+        self.track_open(ino);
         if write {
             self.will_write(session, ino);
         }

@@ -14,7 +14,7 @@ use crate::{
         permission::visible_names,
         view::{ReadView, WriteView},
     },
-    metadata::namespace::xattr::XattrName,
+    metadata::namespace::xattr::{PIN, XattrName},
 };
 
 /// The total size of extended attributes is limited to 1/`SHARE` of the memory, but at least to
@@ -63,10 +63,14 @@ impl Call<'_> {
                     meta.may_set_xattr(ino, name)?;
                     let drop_sgid = drop_sgid || meta.drops_setgid(ino);
                     let reply = meta.set_xattr(ino, name, whole, (how, drop_sgid), now)?;
+                    meta.track_pin(ino, name);
                     meta.attr_changed(session, ino);
                     Ok(reply)
                 });
                 self.asker.part().clear();
+                if let Some(eviction) = self.store.eviction.as_deref().filter(|_| is_pin(name)) {
+                    eviction.settle();
+                }
                 reply
             }
             Request::RemoveXattr { ino, name, only_if } => {
@@ -75,6 +79,7 @@ impl Call<'_> {
                     meta.namespace.get(ino)?.belongs(only_if)?;
                     meta.may_set_xattr(ino, name)?;
                     let reply = meta.remove_xattr(ino, name, now)?;
+                    meta.track_pin(ino, name);
                     meta.attr_changed(session, ino);
                     Ok(reply)
                 })
@@ -83,6 +88,11 @@ impl Call<'_> {
             _ => Err(Errno::ENOSYS),
         }
     }
+}
+
+/// Returns true for the attribute that pins a file or directory.
+fn is_pin(name: XattrName<'_>) -> bool {
+    name == XattrName::Plain(PIN)
 }
 
 /// Returns the bytes of a value from `offset` on.

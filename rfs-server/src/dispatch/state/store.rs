@@ -26,7 +26,7 @@ use crate::{
     memory_object::op::Op,
     metadata::attr_table::Table,
     session::{log_quota::LogQuota, registry::Session},
-    space::account::Space,
+    space::{account::Space, eviction::Eviction},
 };
 
 /// The metadata of an export.
@@ -52,6 +52,8 @@ pub(crate) struct Store {
     /// Memory of all extended attributes, in bytes.
     pub(in crate::dispatch) xattrs: Quota,
     pub(in crate::dispatch) alarm: Arc<Alarm>,
+    /// Eviction, if the export has it.
+    pub(in crate::dispatch) eviction: Option<Arc<Eviction>>,
 }
 
 impl Store {
@@ -86,6 +88,7 @@ impl Store {
             previous_sessions: PreviousSessions::default(),
             xattrs: Quota::default(),
             alarm: Arc::default(),
+            eviction: None,
         }
     }
 

@@ -164,6 +164,12 @@ impl<'a, M: Mode> LockedInodes<'a, M> {
         found.unwrap_or(0)
     }
 
+    /// Returns a directory and its ancestors, in order. They stay until the transaction is over.
+    pub(in crate::dispatch) fn lineage(&self, directory: u64) -> Result<&[u64], Stop> {
+        let found = self.plan.lineages.iter().find(|lineage| lineage.first() == Some(&directory));
+        found.map(Vec::as_slice).ok_or(Stop::Retry(MissingLock::Lineage(directory)))
+    }
+
     fn need_shard(&mut self, at: usize) -> Result<(), Stop> {
         if self.guards.iter().any(|guard| guard.at == at) {
             return Ok(());
@@ -240,7 +246,6 @@ impl InodesMut for LockedInodes<'_, Writing> {
     }
 
     fn is_within(&mut self, directory: u64, ancestor: u64) -> Result<bool, Stop> {
-        let lineage = self.plan.lineages.iter().find(|lineage| lineage.first() == Some(&directory));
-        Ok(lineage.ok_or(Stop::Retry(MissingLock::Lineage(directory)))?.contains(&ancestor))
+        Ok(self.lineage(directory)?.contains(&ancestor))
     }
 }

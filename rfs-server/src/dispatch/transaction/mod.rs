@@ -6,6 +6,7 @@
 mod cache_rules;
 pub(super) mod call;
 mod changes;
+pub(super) mod eviction;
 pub(super) mod freed;
 pub(super) mod locked_inodes;
 pub(super) mod permission;

@@ -259,6 +259,7 @@ impl WriteView<'_> {
             self.publish(ino);
             self.attr_changed(session, ino);
         }
+        self.track_names(effects, names);
         if let Some(ino) = effects.orphaned {
             let open = self.open_files(ino).is_open(ino) && !seeded!(UnlinkedFreed);
             let idle_bytes = if open { None } else { Some(self.file(ino).map_or(0, FileMap::bytes)) };
@@ -477,6 +478,7 @@ impl WriteView<'_> {
             if self.namespace.get(ino).is_ok_and(|inode| inode.layout_generation != generation) {
                 self.attr_changed(session, ino);
             }
+            self.track_last_close(ino);
         }
     }
 

@@ -15,6 +15,9 @@ use rfs_proto::{
 };
 use seeded_faults::seeded;
 
+/// Attribute of a directory or file that eviction leaves alone, with everything below it.
+pub const PIN: &[u8] = b"user.rfs.pin";
+
 /// Bytes of memory of an attribute besides its name and value.
 const OVERHEAD: u64 = 64;
 

@@ -24,6 +24,7 @@ fn start(directory: &tempfile::TempDir) -> Server {
             memory: blocks * BLOCK,
             inodes: Some(inodes),
             root: config.root,
+            eviction: Default::default(),
         };
         config.exports = vec![export("small", 256, 5), export("large", 512, 100)];
     })

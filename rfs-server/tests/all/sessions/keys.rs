@@ -40,8 +40,13 @@ impl Fixture {
         write(&dir, lines);
         let server = start_with(&dir, |config| {
             let root = config.root;
-            let export =
-                |name: &str| ExportConfig { name: name.into(), memory: 4 << 20, inodes: Some(100), root };
+            let export = |name: &str| ExportConfig {
+                name: name.into(),
+                memory: 4 << 20,
+                inodes: Some(100),
+                root,
+                eviction: Default::default(),
+            };
             config.exports = vec![export("home"), export("scratch")];
             config.keys = Some(dir.path().join("keys"));
         });

@@ -2,6 +2,7 @@
 
 mod checksums;
 mod data;
+mod eviction;
 mod extents;
 mod limits;
 mod locks;

@@ -1,0 +1,286 @@
+//! Removes files that no session has open, because space runs short or because they are old.
+//!
+//! The evictor's thread keeps part of the space free ([`Evictions::run`]). A request that finds no
+//! space all the same removes files itself, and is tried again ([`Evictions::make_room`]).
+//!
+//! # Concurrency
+//! Any thread. Each file goes in a transaction of its own, under the gate of the eviction. No lock
+//! is held between two files.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use rfs_proto::{BLOCK, Errno, MAX_FILE_SIZE, Reply, Request};
+
+use crate::{
+    dispatch::{
+        state::{journal::Journal, shards::SHARDS, store::Store},
+        transaction::{
+            eviction::Fate,
+            locked_inodes::Plan,
+            view::{ReadView, WriteView},
+        },
+    },
+    metadata::{clock::Clock, id_map::ByNumber},
+    space::{
+        eviction::{Candidate, Eviction, EvictionCounts, EvictionPolicy, FileId, Filling, Reason},
+        file_extents::block_up,
+    },
+};
+
+/// The longest time that a request waits for freed space which a session or a snapshot can reach.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Pause between two looks at that space.
+const LOOK: Duration = Duration::from_millis(5);
+/// How often a request that finds no space is tried again with more space.
+const TRIES: u32 = 4;
+/// The least space by which a request is tried again with more.
+const STEP: u64 = 1 << 20;
+/// The shortest time between two lines of the log.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
+
+/// What a request may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatch) enum Need {
+    /// Space for a range of a file: its inode, the first byte, and the end.
+    Range(u64, u64, u64),
+    /// An inode.
+    Inode,
+}
+
+impl Need {
+    /// Returns what a request may lack; `None` if it takes no space and no inode.
+    pub(in crate::dispatch) fn of(request: &Request<'_>) -> Option<Need> {
+        let (ino, offset, len) = match *request {
+            Request::Allocate { ino, offset, len } | Request::Fallocate { ino, offset, len, .. } => {
+                (ino, offset, len)
+            }
+            Request::Copy { to, to_offset, len, .. } => (to, to_offset, len),
+            Request::Write { ino, offset, data, .. } => (ino, offset, data.len() as u64),
+            Request::Create { .. }
+            | Request::Mknod { .. }
+            | Request::Mkdir { .. }
+            | Request::Symlink { .. }
+            | Request::Rename { whiteout: Some(_), .. } => return Some(Need::Inode),
+            _ => return None,
+        };
+        Some(Need::Range(ino, offset, offset.saturating_add(len).min(MAX_FILE_SIZE)))
+    }
+}
+
+/// Bytes and inodes that have to be free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Room {
+    bytes: u64,
+    inodes: u64,
+}
+
+/// What the eviction of an export has done.
+#[derive(Clone, Copy, Debug)]
+pub struct EvictionActivity {
+    /// The rules.
+    pub policy: EvictionPolicy,
+    /// The counters.
+    pub counts: EvictionCounts,
+    /// Time since the last file went.
+    pub last_age: Option<Duration>,
+}
+
+/// Evicts files of an export.
+#[derive(Clone, Copy)]
+pub struct Evictions<'a> {
+    pub(in crate::dispatch) store: &'a Store,
+    pub(in crate::dispatch) clock: &'a dyn Clock,
+}
+
+impl Evictions<'_> {
+    /// Removes files that are too old and, if the export is filled above the high mark, the least
+    /// recently used files down to the low mark. Returns the time until the next run.
+    pub fn run(self) -> Option<Duration> {
+        let eviction = self.store.eviction.as_deref()?;
+        let mut is_short = eviction.policy().by_use && self.filling().is_high();
+        while !eviction.is_stopping() && !self.is_log_behind() && self.evict_next(eviction, is_short) {
+            self.store.space.tidy();
+            is_short = is_short && self.filling().is_above_low();
+        }
+        let now = self.clock.now();
+        let due = eviction.candidates().next_expiry();
+        let until = due.map(|due| Duration::from_nanos(due.saturating_sub(now).max(0).unsigned_abs()));
+        let unsaid = eviction.log_counts(LOG_PAUSE);
+        until.into_iter().chain(unsaid).chain(eviction.policy().longest_pause()).min()
+    }
+
+    /// Returns what the eviction has done; `None` if the export has no eviction.
+    pub fn activity(self) -> Option<EvictionActivity> {
+        let eviction = self.store.eviction.as_deref()?;
+        let (counts, now) = (eviction.counts(), self.clock.now());
+        let age = Duration::from_nanos(now.saturating_sub(counts.last).max(0).unsigned_abs());
+        let last_age = Some(age).filter(|_| counts.last != 0);
+        Some(EvictionActivity { policy: eviction.policy(), counts, last_age })
+    }
+
+    /// Wakes the evictor if the export is filled above the high mark.
+    pub(in crate::dispatch) fn check_marks(self) {
+        if let Some(eviction) = &self.store.eviction
+            && eviction.policy().by_use
+            && self.filling().is_high()
+        {
+            eviction.ring();
+        }
+    }
+
+    /// Removes files until a request that has found no space has enough, and tries it again.
+    /// Returns the last outcome.
+    ///
+    /// Freed space may be in quarantine while a snapshot or a session can reach it. One thread at a
+    /// time waits for such space, so that others receive the acknowledgements.
+    pub(in crate::dispatch) fn make_room(
+        self,
+        need: Need,
+        mut retry: impl FnMut() -> Result<Reply, Errno>,
+    ) -> Result<Reply, Errno> {
+        let full = Err(Errno::ENOSPC);
+        let Some(eviction) = self.store.eviction.as_deref().filter(|eviction| eviction.policy().by_use)
+        else {
+            return full;
+        };
+        eviction.count_wait();
+        eviction.ring();
+        let (deadline, lack) = (Instant::now() + PATIENCE, self.lack(need));
+        let (mut waiting, mut tries, mut wanted) = (None, 0, lack);
+        loop {
+            let can_be_met = self.is_attainable(eviction, wanted);
+            while can_be_met && !self.has_room(wanted) {
+                if self.is_log_behind() || !self.evict_next(eviction, true) {
+                    break;
+                }
+            }
+            self.store.space.tidy();
+            let outcome = retry();
+            if outcome != full {
+                return outcome;
+            }
+            if self.store.space.totals().quarantined > 0 && Instant::now() < deadline {
+                waiting = waiting.or_else(|| eviction.try_wait());
+            } else {
+                waiting = None;
+            }
+            if waiting.is_some() {
+                thread::sleep(LOOK);
+                continue;
+            }
+            tries += 1;
+            if !can_be_met || tries == TRIES {
+                eviction.count_failure();
+                return full;
+            }
+            if lack.bytes > 0 {
+                wanted.bytes = wanted.bytes.saturating_add(lack.bytes.max(STEP));
+            }
+        }
+    }
+
+    /// Makes the files and pins of a restored file system known, in the order of their last access
+    /// or change.
+    pub(in crate::dispatch) fn collect(self) {
+        let Some(eviction) = self.store.eviction.as_deref() else { return };
+        let (mut files, mut names) = (Vec::new(), Vec::new());
+        for at in 0..SHARDS {
+            self.store.transact(Plan::shard(at), None, |look: &mut ReadView<'_>| {
+                let inos: Vec<u64> = look.namespace.inodes_mut().only().inodes.keys().copied().collect();
+                for ino in inos {
+                    let Ok(inode) = look.namespace.get(ino) else { continue };
+                    if WriteView::is_pinned_directory(inode) {
+                        eviction.candidates().pin(ino);
+                    }
+                    let entries = inode.directory().into_iter().flat_map(|directory| directory.after(0));
+                    names.extend(entries.map(|(_, name, child)| (child, ino, Box::<[u8]>::from(name))));
+                    if let (Some(_), Ok(attr)) = (inode.file(), look.attr(ino)) {
+                        files.push((attr.atime.max(attr.ctime), FileId { slot: inode.slot, ino }));
+                    }
+                }
+            });
+        }
+        let slots: ByNumber<u32> = files.iter().map(|(_, file)| (file.ino, file.slot)).collect();
+        for (ino, parent, name) in names {
+            if let Some(&slot) = slots.get(&ino) {
+                eviction.candidates().renamed(FileId { slot, ino }, &[], &[(parent, &*name)]);
+            }
+        }
+        files.sort_unstable_by_key(|&(time, file)| (time, file.ino));
+        for (_, FileId { ino, .. }) in files {
+            self.store
+                .transact(Plan::new(&[ino]), None, |meta: &mut WriteView<'_>| meta.track_last_close(ino));
+        }
+    }
+
+    /// Evicts the next file. Returns false if there is none. It may stay for a reason of its own.
+    fn evict_next(self, eviction: &Eviction, is_short: bool) -> bool {
+        let _gate = eviction.begin();
+        let now = self.clock.now();
+        let next = {
+            let candidates = eviction.candidates();
+            let expired = candidates.expired(now).map(|file| (file, Reason::Age));
+            expired.or_else(|| candidates.oldest().filter(|_| is_short).map(|file| (file, Reason::Space)))
+        };
+        let Some((candidate, reason)) = next else { return false };
+        match self.evict(&candidate, reason, now) {
+            Ok(Fate::Gone(bytes)) => eviction.count(reason, bytes, now),
+            Ok(Fate::Stays) => {}
+            Err(errno) => {
+                log::error!("eviction: inode {} stays: {errno}", candidate.file.ino);
+                eviction.candidates().forget(candidate.file.slot);
+            }
+        }
+        true
+    }
+
+    fn evict(self, candidate: &Candidate, reason: Reason, now: i64) -> Result<Fate, Errno> {
+        let mut inos: Vec<u64> = candidate.homes.iter().map(|home| home.parent).collect();
+        inos.push(candidate.file.ino);
+        let step = |meta: &mut WriteView<'_>| meta.evict(candidate, reason, now);
+        // No request waits for the recalls: sessions hear of them as of another mount's unlink.
+        self.store.transact_retrying(Plan::new(&inos), None, step).0
+    }
+
+    /// Returns how full the export is. Space that is about to be free counts as free.
+    fn filling(self) -> Filling {
+        let (totals, idle) = (self.store.space.totals(), &self.store.idle);
+        Filling {
+            bytes: totals.len,
+            free_bytes: totals.available() + totals.quarantined + idle.bytes(),
+            inodes: self.store.table.slots().into(),
+            free_inodes: u64::from(self.store.table.free_slots()) + idle.inodes(),
+        }
+    }
+
+    /// Returns what has to be free for a request.
+    fn lack(self, need: Need) -> Room {
+        let Need::Range(ino, offset, end) = need else { return Room { bytes: 0, inodes: 1 } };
+        let (first, end) = (offset / BLOCK * BLOCK, block_up(end));
+        let there = |look: &mut ReadView<'_>| {
+            look.file(ino).map_or(0, |map| map.within(first, end).map(|extent| extent.len).sum::<u64>())
+        };
+        let (there, _) = self.store.transact(Plan::new(&[ino]), None, there);
+        Room { bytes: end.saturating_sub(first).saturating_sub(there), inodes: 0 }
+    }
+
+    fn has_room(self, need: Room) -> bool {
+        let filling = self.filling();
+        filling.free_bytes >= need.bytes && filling.free_inodes >= need.inodes
+    }
+
+    /// Returns false if even the eviction of all candidates would not suffice.
+    fn is_attainable(self, eviction: &Eviction, need: Room) -> bool {
+        let ((files, bytes), filling) = (eviction.candidates().totals(), self.filling());
+        filling.free_bytes + bytes >= need.bytes && filling.free_inodes + files >= need.inodes
+    }
+
+    /// Returns true if the log lacks changes. Then space that files give up is lost until the next
+    /// start.
+    fn is_log_behind(self) -> bool {
+        self.store.journal.as_ref().is_some_and(Journal::is_behind)
+    }
+}
