@@ -15,12 +15,12 @@ use rfs_proto::{BLOCK, LockClass, LockKind, VERSION};
 use rfs_status::{logging, process::ProcessStatus};
 
 use super::{
-    ExportStatus, LockWaitStatus, PoolStatus, ScrubStatus, ServerStatus, SessionState, SessionStatus,
-    SnapshotStatus, collect_pool::pool_status,
+    EvictionStatus, ExportStatus, LockWaitStatus, PoolStatus, ScrubStatus, ServerStatus, SessionState,
+    SessionStatus, SnapshotStatus, collect_pool::pool_status,
 };
 use crate::{
     dispatch::{
-        Dispatcher,
+        Dispatcher, EvictionActivity,
         stats::{Activity, HeldBack, LockWait, Scrub, SessionActivity},
     },
     server::stores::PoolStores,
@@ -155,7 +155,24 @@ impl ObservedExport {
             waiting_recalls: count(activity.held_replies),
             snapshots: self.snapshots.as_ref().map(|record| snapshots(record.history())),
             scrub: activity.scrub.map(scrub),
+            eviction: self.dispatcher.evictions().activity().map(eviction),
         }
+    }
+}
+
+fn eviction(EvictionActivity { policy, counts, last_age }: EvictionActivity) -> EvictionStatus {
+    EvictionStatus {
+        lru: policy.by_use,
+        ttl_seconds: policy.ttl.map(|ttl| ttl.as_secs()),
+        evicted_files: counts.evicted_files,
+        evicted_bytes: counts.evicted_bytes,
+        expired_files: counts.expired_files,
+        expired_bytes: counts.expired_bytes,
+        waits: counts.waits,
+        failures: counts.failures,
+        last_seconds: last_age.map(|age| age.as_secs_f64()),
+        candidate_files: counts.candidate_files,
+        candidate_bytes: counts.candidate_bytes,
     }
 }
 

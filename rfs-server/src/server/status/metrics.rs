@@ -5,7 +5,7 @@
 
 use rfs_status::metrics::Exposition;
 
-use super::{ExportStatus, ScrubStatus, ServerStatus, SessionState, SnapshotStatus};
+use super::{EvictionStatus, ExportStatus, ScrubStatus, ServerStatus, SessionState, SnapshotStatus};
 
 /// Label of the name of an export.
 const EXPORT: &[&str] = &["export"];
@@ -20,6 +20,7 @@ impl ServerStatus {
         self.add_sessions(&mut metrics);
         self.add_snapshots(&mut metrics);
         self.add_scrubs(&mut metrics);
+        self.add_evictions(&mut metrics);
         if let Some(pool) = &self.pool {
             pool.add_metrics(&mut metrics);
         }
@@ -111,6 +112,27 @@ impl ServerStatus {
         add("snapshot_failures_total", "Snapshots that failed.", |s| Some(s.failed as f64));
     }
 
+    fn add_evictions(&self, metrics: &mut Exposition) {
+        let mut add = |name, help, value: fn(&EvictionStatus) -> Option<f64>| {
+            self.some(metrics, (name, help), |export| export.eviction.as_ref(), value);
+        };
+        add("evicted_files_total", "Files that went because space or inodes were short.", |e| {
+            Some(e.evicted_files as f64)
+        });
+        add("evicted_bytes_total", "Bytes of these files.", |e| Some(e.evicted_bytes as f64));
+        add("expired_files_total", "Files that went because they were too old.", |e| {
+            Some(e.expired_files as f64)
+        });
+        add("expired_bytes_total", "Bytes of these files.", |e| Some(e.expired_bytes as f64));
+        add("eviction_waits_total", "Requests that waited for files to go.", |e| Some(e.waits as f64));
+        add("eviction_failures_total", "Requests that failed because no more files could go.", |e| {
+            Some(e.failures as f64)
+        });
+        add("last_eviction_seconds", "Time since the last file went.", |e| e.last_seconds);
+        add("evictable_files", "Files that may go.", |e| Some(e.candidate_files as f64));
+        add("evictable_bytes", "Bytes of these files.", |e| Some(e.candidate_bytes as f64));
+    }
+
     fn add_scrubs(&self, metrics: &mut Exposition) {
         let mut add = |name, help, value: fn(&ScrubStatus) -> Option<f64>| {
             self.some(metrics, (name, help), |export| export.scrub.as_ref(), value);
@@ -182,7 +204,7 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert!(!text.contains("snapshot_age_seconds{export=\"a\"}"), "{text}");
-        assert!(!text.contains("scrub"), "{text}");
+        assert!(!text.contains("scrub") && !text.contains("evict"), "{text}");
     }
 
     /// The alerts and the dashboard name metrics that exist.
@@ -191,6 +213,7 @@ mod tests {
         let export = ExportStatus {
             snapshots: Some(SnapshotStatus { age_seconds: Some(1.0), ..SnapshotStatus::default() }),
             scrub: Some(ScrubStatus::default()),
+            eviction: Some(EvictionStatus { last_seconds: Some(1.0), ..EvictionStatus::default() }),
             requests: BTreeMap::from([("lookup".into(), 1)]),
             ..ExportStatus::default()
         };

@@ -77,6 +77,8 @@ pub struct ExportStatus {
     pub snapshots: Option<SnapshotStatus>,
     /// The newest scrub since the start.
     pub scrub: Option<ScrubStatus>,
+    /// Eviction, with `evict=lru` or `ttl=SECONDS`.
+    pub eviction: Option<EvictionStatus>,
 }
 
 /// A session.
@@ -206,6 +208,34 @@ pub struct ScrubStatus {
     pub bad_blocks: u64,
     /// It has reached the end of the export.
     pub complete: bool,
+}
+
+/// Eviction of an export. Counters count since the start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EvictionStatus {
+    /// Files go when space is short, the least recently used file first.
+    pub lru: bool,
+    /// Time from the last change of a file until it goes.
+    pub ttl_seconds: Option<u64>,
+    /// Files that went because space or inodes were short.
+    pub evicted_files: u64,
+    /// Their bytes.
+    pub evicted_bytes: u64,
+    /// Files that went because they were too old.
+    pub expired_files: u64,
+    /// Their bytes.
+    pub expired_bytes: u64,
+    /// Requests that found no space, and waited for files to go.
+    pub waits: u64,
+    /// Those of them that failed with ENOSPC.
+    pub failures: u64,
+    /// Time since the last file went.
+    pub last_seconds: Option<f64>,
+    /// Files that may go: no session has them open, and they are not known to be pinned.
+    pub candidate_files: u64,
+    /// Their bytes.
+    pub candidate_bytes: u64,
 }
 
 impl ExportStatus {

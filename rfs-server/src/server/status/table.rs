@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use rfs_status::text::{Table, duration, percent, printable, rate, yes_no};
 
-use super::{ExportStatus, ServerStatus, SessionState, SessionStatus};
+use super::{EvictionStatus, ExportStatus, ServerStatus, SessionState, SessionStatus};
 
 /// Kinds of requests that a status lists, the most frequent first.
 const MAX_KINDS: usize = 8;
@@ -31,6 +31,7 @@ impl ServerStatus {
         part("Sessions that others wait for", self.recalls_table());
         part("Lock requests that wait", self.locks_table());
         part("Snapshots and scrubs", self.copies_table());
+        part("Eviction", self.eviction_table());
         text
     }
 
@@ -214,6 +215,37 @@ impl ServerStatus {
         }
         table
     }
+
+    fn eviction_table(&self) -> Table {
+        let columns = [
+            "export", "rules", ">evicted", ">bytes", ">expired", ">waits", ">failed", ">last", ">may go",
+            ">bytes",
+        ];
+        let mut table = Table::new(&columns);
+        for export in &self.exports {
+            let Some(eviction) = &export.eviction else { continue };
+            table.row([
+                export.name.clone(),
+                rules(eviction),
+                eviction.evicted_files.to_string(),
+                byte_size::show(eviction.evicted_bytes),
+                eviction.expired_files.to_string(),
+                eviction.waits.to_string(),
+                eviction.failures.to_string(),
+                eviction.last_seconds.map_or_else(|| "-".into(), duration),
+                eviction.candidate_files.to_string(),
+                byte_size::show(eviction.candidate_bytes),
+            ]);
+        }
+        table
+    }
+}
+
+/// Returns the rules of an eviction, as an export has them.
+fn rules(eviction: &EvictionStatus) -> String {
+    let lru = Some("evict=lru".to_owned()).filter(|_| eviction.lru);
+    let ttl = eviction.ttl_seconds.map(|seconds| format!("ttl={seconds}"));
+    lru.into_iter().chain(ttl).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the seconds that the rates of a status cover.
@@ -350,7 +382,7 @@ mod tests {
         assert!(text.contains("rfs     4 GiB  3 GiB  75 %"), "{text}");
         assert!(text.contains("connected 60 s"), "{text}");
         assert!(text.contains("/mnt/\\u{1b}x"), "a terminal would obey: {text}");
-        for title in ["wait for", "that wait", "Snapshots", "last error"] {
+        for title in ["wait for", "that wait", "Snapshots", "last error", "Eviction"] {
             assert!(!text.contains(title), "{title}: {text}");
         }
     }
@@ -380,8 +412,17 @@ mod tests {
         });
         status.exports[0].scrub =
             Some(ScrubStatus { bad_blocks: 3, complete: true, ..ScrubStatus::default() });
+        status.exports[0].eviction = Some(EvictionStatus {
+            lru: true,
+            ttl_seconds: Some(60),
+            evicted_files: 1234,
+            last_seconds: Some(4.0),
+            ..EvictionStatus::default()
+        });
         let text = status.render(None);
         for words in [
+            "evict=lru,ttl=60",
+            "1234",
             "silent 12 s",
             "Sessions that others wait for",
             "flock  exclusive",
