@@ -41,6 +41,7 @@ mod cache {
     mod access_times;
     mod bounds;
     mod coherence;
+    mod eviction;
     mod exclusive_use;
     mod idle_mount;
     mod listings;
