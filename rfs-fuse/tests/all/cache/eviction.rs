@@ -15,7 +15,7 @@ use std::{
 };
 
 use rdmabox::Fencing;
-use rfs_server::{ExportConfig, server::status::EvictionStatus, space::eviction::EvictionPolicy};
+use rfs_server::{Config, ExportConfig, server::status::EvictionStatus, space::eviction::EvictionPolicy};
 use rustix::fs::{XattrFlags, setxattr};
 use rustix::process::Signal;
 
@@ -28,12 +28,14 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 const LRU: EvictionPolicy = EvictionPolicy { by_use: true, ttl: None };
 
+fn configure(config: &mut Config, memory: u64, eviction: EvictionPolicy) {
+    let root = config.root;
+    config.exports = vec![ExportConfig { name: "kv".into(), memory, inodes: None, root, eviction }];
+    config.fencing = Fencing::new(Some(Duration::from_secs(4)), true);
+}
+
 fn cache(memory: u64, eviction: EvictionPolicy) -> Lender {
-    Lender::with(memory, |config| {
-        let root = config.root;
-        config.exports = vec![ExportConfig { name: "kv".into(), memory, inodes: None, root, eviction }];
-        config.fencing = Fencing::new(Some(Duration::from_secs(4)), true);
-    })
+    Lender::with(memory, |config| configure(config, memory, eviction))
 }
 
 fn counts(lender: &Lender) -> EvictionStatus {
@@ -112,7 +114,7 @@ impl Load {
     }
 
     fn work(&self, mount: &Mount, worker: usize, times: usize, seed: u64) {
-        let mut random = Random::new(seed ^ (worker as u64 + 1) * 0x9e37_79b9);
+        let mut random = Random::new(seed ^ ((worker as u64 + 1) * 0x9e37_79b9));
         for _ in 0..times {
             self.get(mount, self.zipf.draw(&mut random), worker);
         }
@@ -296,5 +298,35 @@ fn old_files_go_by_themselves() {
     assert!(fs::symlink_metadata(mount.path("open")).is_ok(), "it is open");
     drop(open);
     assert!(eventually(|| is_gone(&mount.path("open"))));
+    mount.unmount();
+}
+
+/// The log has evictions as any unlink, and the next server evicts the files of this one.
+#[test]
+fn evicted_files_stay_gone_after_a_restart() {
+    let kept = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let with_memory = |config: &mut Config| {
+        configure(config, 16 * MIB, LRU);
+        config.memory_dir = Some(kept.path().to_owned());
+    };
+    let lender = Lender::with(16 * MIB, with_memory);
+    let mount = lender.mount(Over::Shm, &[]);
+    let value = |at: u64| pattern(2 * MIB as usize, at);
+    let write =
+        |mount: &Mount, at: u64| fs::write(mount.path(&format!("v{at}")), value(at)).expect("no ENOSPC");
+    fs::create_dir(mount.path("pinned")).expect("a directory");
+    setxattr(mount.path("pinned"), "user.rfs.pin", b"", XattrFlags::empty()).expect("pinned");
+    fs::write(mount.path("pinned/kept"), value(99)).expect("written");
+    (0..8).for_each(|at| write(&mount, at));
+    assert!(eventually(|| is_gone(&mount.path("v0"))));
+    mount.unmount();
+    let lender = lender.again(16 * MIB, with_memory);
+    let mount = lender.mount(Over::Shm, &[]);
+    assert!(is_gone(&mount.path("v0")));
+    assert!(fs::read(mount.path("v7")).expect("the newest file") == value(7));
+    (8..16).for_each(|at| write(&mount, at));
+    assert!(eventually(|| is_gone(&mount.path("v6"))), "files of the previous server");
+    assert!(fs::read(mount.path("v15")).expect("the newest file") == value(15));
+    assert!(fs::read(mount.path("pinned/kept")).expect("it is pinned") == value(99));
     mount.unmount();
 }

@@ -1,6 +1,9 @@
 //! Eviction: which files go when space runs short or files are old, and which stay.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    thread,
+};
 
 use proptest::prelude::*;
 use rfs_proto::Recall;
@@ -150,6 +153,35 @@ fn a_request_that_finds_no_space_evicts_as_much_as_it_needs() {
     assert_eq!(client.names(ROOT_INO), ["big"]);
     let second = client.create("second").attr.ino;
     assert_eq!(client.error(Request::Allocate { ino: second, offset: 0, len: 2 * B }), Errno::ENOSPC);
+}
+
+/// Space that a truncation freed is quarantined until the other session has let go of it. A request
+/// waits for it, and evicts nothing more.
+#[test]
+fn a_request_waits_for_space_in_quarantine() {
+    let fixture = evicting(100, 1000, LRU);
+    let (writer, reader) = (fixture.client(1), fixture.attached(2, true));
+    let directory = writer.mkdir(ROOT_INO, "d").ino;
+    writer.put(directory, "kept", 10);
+    let ino = writer.put(directory, "shared", 70);
+    writer.opened(Request::Open { ino, write: true });
+    reader.open(ino);
+    let waits = reader.start(Request::Recalls { done: 0 });
+    let changes = SetAttr { size: Some(0), ..SetAttr::default() };
+    let truncated = writer.start(Request::SetAttr { ino, changes });
+    let Ok(Reply::Recalls(told)) = waits.try_recv() else { panic!("no recalls") };
+    let new = writer.create("new").attr.ino;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(50));
+            drop(reader.start(Request::Recalls { done: told.number }));
+        });
+        writer.allocate(new, 0, 60 * B);
+    });
+    assert!(truncated.try_recv().is_ok());
+    let counts = fixture.dispatcher.eviction().unwrap().counts();
+    assert_eq!((counts.waits, counts.failures, counts.evicted_files), (1, 0, 0));
+    assert_eq!(writer.names(directory), ["kept", "shared"]);
 }
 
 #[test]
