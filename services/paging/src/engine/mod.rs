@@ -31,7 +31,7 @@ use std::{
 
 pub(crate) use command::{Command, Handle, Wake};
 pub(crate) use events::Events;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use slab::Slab;
 
 use self::{
@@ -108,7 +108,7 @@ pub(crate) fn start(parts: Parts) -> io::Result<Arc<Handle>> {
     let follow = parts.follow;
     let mut engine = Engine::new(parts, Arc::clone(&wake));
     thread::Builder::new().name("rfs-paging".into()).spawn(move || {
-        engine.placement = follow.then(Placement::new).flatten();
+        engine.placement = follow.then(|| Placement::new(&engine.uffd, &engine.events)).flatten();
         let run = panic::AssertUnwindSafe(|| engine.run(&receive));
         let ended = panic::catch_unwind(run);
         if !matches!(ended, Ok(Ok(()))) {
@@ -145,13 +145,9 @@ impl Engine {
     fn run(&mut self, commands: &mpsc::Receiver<Command>) -> io::Result<()> {
         loop {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
-            let ready = match poll(&mut fds, self.timeout().as_ref()) {
-                Ok(ready) => ready,
-                Err(rustix::io::Errno::INTR) => 0,
+            match poll(&mut fds, self.repair_timeout().as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
-            };
-            if let (0, Some(placement)) = (ready, &mut self.placement) {
-                placement.leave();
             }
             let faults = fds[0].revents().contains(PollFlags::IN);
             if fds[1].revents().contains(PollFlags::IN) {
@@ -169,13 +165,6 @@ impl Engine {
             self.continue_repair(!faults);
             self.settle();
         }
-    }
-
-    /// Time to wait for faults and commands.
-    fn timeout(&self) -> Option<Timespec> {
-        let quiet = self.placement.as_ref().and_then(Placement::quiet);
-        let quiet = quiet.and_then(|quiet| Timespec::try_from(quiet).ok());
-        [quiet, self.repair_timeout()].into_iter().flatten().min()
     }
 
     /// Carries out a command. Returns false if the thread shall end.

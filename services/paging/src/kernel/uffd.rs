@@ -148,6 +148,11 @@ impl Uffd {
         self.has_poison = false;
     }
 
+    /// Returns a second descriptor, which shows whether faults wait.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
     /// Reports faults in a range from now on.
     pub(crate) fn register(&self, start: usize, len: usize) -> io::Result<()> {
         let mode = u64::from(UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP);

@@ -32,8 +32,8 @@ pub(crate) struct Sample {
     pub(crate) now: Duration,
     /// The thread that faulted.
     pub(crate) thread: u32,
-    /// Its core.
-    pub(crate) core: usize,
+    /// Its core; `None` if it is not known, or cannot be shared.
+    pub(crate) core: Option<usize>,
     /// Faults so far.
     pub(crate) faults: u64,
 }
@@ -95,24 +95,25 @@ impl Follow {
         let Some(last) = self.last.replace(sample) else { return Step::Stay };
         let elapsed = sample.now.saturating_sub(last.now).as_secs_f64() * 1e3;
         let rate = sample.faults.saturating_sub(last.faults) as f64 / elapsed.max(f64::EPSILON);
-        if sample.thread != last.thread {
+        let core = sample.core.filter(|_| sample.thread == last.thread);
+        let Some(core) = core else {
             self.agreeing = 0;
             return self.leave();
-        }
+        };
         self.agreeing += 1;
         match self.shared {
-            Some(core) => self.judge(sample, core, rate),
+            Some(shared) => self.judge(sample.now, (shared, core), rate),
             None if self.agreeing >= AGREEING && rate >= LEAST_RATE && sample.now >= self.resume => {
                 (self.rate_before, self.slow, self.good) = (rate, 0, 0);
-                self.shared = Some(sample.core);
-                Step::Share(sample.core)
+                self.shared = Some(core);
+                Step::Share(core)
             }
             None => Step::Stay,
         }
     }
 
-    /// Decides whether a shared core stays.
-    fn judge(&mut self, sample: Sample, core: usize, rate: f64) -> Step {
+    /// Decides whether a shared core stays, if the thread is at `core` now.
+    fn judge(&mut self, now: Duration, (shared, core): (usize, usize), rate: f64) -> Step {
         if rate < SLOW_SHARE * self.rate_before {
             (self.slow, self.good) = (self.slow + 1, 0);
         } else {
@@ -122,20 +123,32 @@ impl Follow {
             self.pause = SHORTEST_PAUSE;
         }
         if self.slow >= SLOW {
-            self.resume = sample.now + self.pause;
-            self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+            self.pause_from(now);
             return self.leave();
         }
-        if sample.core == core {
+        if core == shared {
             return Step::Stay;
         }
         // The kernel has moved the thread.
-        self.shared = Some(sample.core);
-        Step::Share(sample.core)
+        self.shared = Some(core);
+        Step::Share(core)
     }
 
-    /// Leaves a shared core: no fault came for a while, or sharing failed.
-    pub(crate) fn leave(&mut self) -> Step {
+    fn pause_from(&mut self, now: Duration) {
+        self.resume = now + self.pause;
+        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+    }
+
+    /// Notes that the fault thread has left the core, because no fault came for a while. `starved`:
+    /// because a fault had to wait.
+    pub(crate) fn end(&mut self, now: Duration, starved: bool) {
+        self.leave();
+        if starved {
+            self.pause_from(now);
+        }
+    }
+
+    fn leave(&mut self) -> Step {
         if self.shared.take().is_some() { Step::Leave } else { Step::Stay }
     }
 }
@@ -159,7 +172,7 @@ mod tests {
         fn pass(&mut self, thread: u32, core: usize, faults: u64) -> Step {
             self.now += INTERVAL;
             self.faults += faults;
-            self.follow.sample(Sample { now: self.now, thread, core, faults: self.faults })
+            self.follow.sample(Sample { now: self.now, thread, core: Some(core), faults: self.faults })
         }
     }
 
@@ -169,9 +182,23 @@ mod tests {
         assert_eq!([(); 3].map(|()| samples.pass(7, 1, 10)), [Step::Stay, Step::Stay, Step::Share(1)]);
         assert_eq!(samples.pass(7, 1, 10), Step::Stay);
         assert_eq!(samples.pass(7, 0, 10), Step::Share(0));
-        assert_eq!(samples.follow.leave(), Step::Leave);
-        assert_eq!(samples.follow.leave(), Step::Stay);
+        samples.follow.end(samples.now, false);
+        assert!(!samples.follow.is_sharing());
         assert_eq!(samples.pass(7, 0, 10), Step::Share(0));
+        // Its core is not known, or not the pager's.
+        samples.faults += 10;
+        samples.now += INTERVAL;
+        let sample = Sample { now: samples.now, thread: 7, core: None, faults: samples.faults };
+        assert_eq!(samples.follow.sample(sample), Step::Leave);
+    }
+
+    #[test]
+    fn a_core_on_which_a_fault_waits_is_left_for_a_while() {
+        let mut samples = Samples::new();
+        (0..3).for_each(|_| _ = samples.pass(7, 1, 10));
+        samples.follow.end(samples.now, true);
+        let steps = [(); 64].map(|()| samples.pass(7, 1, 10));
+        assert_eq!(steps.iter().position(|step| *step == Step::Share(1)), Some(63));
     }
 
     #[test]
