@@ -38,8 +38,9 @@ pub struct Unknown;
 
 #[derive(Debug)]
 struct Queue<A> {
-    /// Recalls that are not acknowledged, with the time of each.
-    recalls: VecDeque<(Recall, Instant)>,
+    /// Recalls that are not acknowledged. Each has the time since which a request waits for it;
+    /// `None` if no request does.
+    recalls: VecDeque<(Recall, Option<Instant>)>,
     /// Position of the first of `recalls`.
     first: u64,
     /// Number of `recalls` in the last reply; 0 if that is acknowledged.
@@ -56,11 +57,19 @@ struct Queue<A> {
 }
 
 impl<A> Queue<A> {
-    /// Returns the time of the first recall that a request waits for. No request waits for
+    /// Returns the time since which a request waits for a recall. No request waits for
     /// [`Recall::Unlinked`], so a mount that is away for a time keeps its session.
     fn oldest_awaited(&self) -> Option<Instant> {
-        let awaited = |recall: &Recall| !matches!(recall, Recall::Unlinked { .. });
-        self.recalls.iter().find(|(recall, _)| awaited(recall)).map(|&(_, since)| since)
+        self.recalls.iter().filter_map(|&(_, since)| since).min()
+    }
+
+    /// Records that a request waits for a recall from now on, and so for all before it.
+    fn wait_for(&mut self, at: usize, now: Instant) {
+        for (recall, since) in self.recalls.iter_mut().take(at + 1) {
+            if is_awaited(recall) {
+                since.get_or_insert(now);
+            }
+        }
     }
 
     /// Returns the next reply, if there are recalls and the last reply is acknowledged.
@@ -90,6 +99,11 @@ impl<A> Queue<A> {
         self.number += 1;
         Some(Recalls { number: self.number, recalls })
     }
+}
+
+/// Returns true if the session is given up when it does not acknowledge the recall.
+fn is_awaited(recall: &Recall) -> bool {
+    !matches!(recall, Recall::Unlinked { .. })
 }
 
 /// Recall queues of all sessions that cache. `A` is the destination of a deferred reply.
@@ -173,20 +187,37 @@ impl<A> Queues<A> {
         self.queues.get_mut(&session)?.asker.take()
     }
 
-    /// Queues a recall; returns `None` if the session has no queue.
+    /// Queues a recall that a request waits for; returns `None` if the session has no queue.
     pub fn push(&mut self, session: u64, recall: Recall, now: Instant) -> Option<Need> {
+        let since = Some(now).filter(|_| is_awaited(&recall));
+        self.push_since(session, recall, since)
+    }
+
+    /// Queues a recall that no request waits for yet; returns `None` if the session has no queue.
+    /// The recall timeout begins when a request has to wait for it.
+    pub fn push_unawaited(&mut self, session: u64, recall: Recall) -> Option<Need> {
+        self.push_since(session, recall, None)
+    }
+
+    fn push_since(&mut self, session: u64, recall: Recall, since: Option<Instant>) -> Option<Need> {
         let queue = self.queues.get_mut(&session)?;
-        queue.recalls.push_back((recall, now));
+        queue.recalls.push_back((recall, since));
         self.open += 1;
         Some(Need { session, place: queue.first + queue.recalls.len() as u64 - 1 })
     }
 
     /// Returns the last open recall that `concerns` matches, for each session except `but`. A
-    /// changing request waits for these, even if another request caused them.
-    pub fn open(&self, but: u64, concerns: impl Fn(&Recall) -> bool) -> impl Iterator<Item = Need> {
-        let others = self.queues.iter().filter(move |(session, _)| **session != but);
+    /// changing request waits for these from now on, even if another request caused them.
+    pub fn open(
+        &mut self,
+        but: u64,
+        concerns: impl Fn(&Recall) -> bool,
+        now: Instant,
+    ) -> impl Iterator<Item = Need> {
+        let others = self.queues.iter_mut().filter(move |(session, _)| **session != but);
         others.filter_map(move |(&session, queue)| {
             let last = queue.recalls.iter().rposition(|(recall, _)| concerns(recall))?;
+            queue.wait_for(last, now);
             Some(Need { session, place: queue.first + last as u64 })
         })
     }
@@ -259,7 +290,7 @@ impl<A> Queues<A> {
     }
 
     /// Returns the sessions that have not acknowledged recalls that requests may wait for. Each has
-    /// the number of its recalls, and the time of the first such recall.
+    /// the number of its recalls, and the time since which a request waits.
     pub fn unacknowledged(&self) -> impl Iterator<Item = (u64, usize, Instant)> {
         self.queues.iter().filter_map(|(&session, queue)| {
             queue.oldest_awaited().map(|since| (session, queue.recalls.len(), since))
@@ -333,8 +364,8 @@ mod tests {
         for session in 1..=3 {
             queues.begin(session);
         }
-        let open = |queues: &Queues<()>, but: u64, ino: u64| {
-            let mut needs: Vec<Need> = queues.open(but, |recall| recall.concerns(ino)).collect();
+        let open = |queues: &mut Queues<()>, but: u64, ino: u64| {
+            let mut needs: Vec<Need> = queues.open(but, |recall| recall.concerns(ino), now).collect();
             needs.sort();
             needs
         };
@@ -342,13 +373,13 @@ mod tests {
         let last = queues.push(1, Recall::Pages { ino: 5 }, now).unwrap();
         queues.push(1, attr(6), now);
         let other = queues.push(2, Recall::Name { parent: 5, name: b"a".to_vec() }, now).unwrap();
-        assert_eq!(open(&queues, 3, 5), [last, other]);
-        assert_eq!(open(&queues, 1, 5), [other]);
-        assert_eq!(open(&queues, 3, 7), []);
+        assert_eq!(open(&mut queues, 3, 5), [last, other]);
+        assert_eq!(open(&mut queues, 1, 5), [other]);
+        assert_eq!(open(&mut queues, 3, 7), []);
         let number = queues.next(1).unwrap().number;
-        assert_eq!(open(&queues, 3, 5), [last, other], "told is not done");
+        assert_eq!(open(&mut queues, 3, 5), [last, other], "told is not done");
         acknowledge(&mut queues, 1, number).unwrap();
-        assert_eq!(open(&queues, 3, 5), [other]);
+        assert_eq!(open(&mut queues, 3, 5), [other]);
     }
 
     #[test]
@@ -385,6 +416,34 @@ mod tests {
         acknowledge(&mut queues, 2, 1).unwrap();
         assert_eq!(queues.overdue(second, start + 2 * second), [1]);
         assert_eq!(queues.deadline(second), Some(start + 2 * second));
+    }
+
+    /// A mount that is away keeps its session while only recalls are open that no request waits
+    /// for. A request that waits for one later starts the timeout.
+    #[test]
+    fn recalls_that_no_request_waits_for_are_never_overdue() {
+        let mut queues = Queues::<()>::default();
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        queues.begin(1);
+        let name = Recall::Name { parent: 9, name: b"a".to_vec() };
+        assert!(queues.push_unawaited(1, name).is_some());
+        let need = queues.push_unawaited(1, attr(5)).unwrap();
+        queues.push(1, Recall::Unlinked { ino: 5 }, start);
+        assert_eq!((queues.deadline(second), queues.overdue(second, start + 99 * second)), (None, vec![]));
+        assert_eq!(queues.unacknowledged().count(), 0);
+        queues.push(1, attr(6), start + 20 * second);
+        assert_eq!(queues.deadline(second), Some(start + 21 * second));
+        // An unlinked inode comes behind recalls of its attributes.
+        let later = start + 30 * second;
+        let needs: Vec<Need> = queues.open(2, |recall| recall.concerns(5), later).collect();
+        assert_eq!(needs.iter().map(|need| need.place).collect::<Vec<_>>(), [need.place + 1]);
+        assert_eq!(queues.deadline(second), Some(start + 21 * second), "the earlier wait counts");
+        let number = queues.next(1).unwrap().number;
+        queues.push_unawaited(1, attr(7));
+        acknowledge(&mut queues, 1, number).unwrap();
+        assert_eq!(queues.deadline(second), None);
+        assert_eq!(queues.open(2, |recall| recall.concerns(7), later).count(), 1);
+        assert_eq!(queues.overdue(second, later + second), [1]);
     }
 
     proptest! {

@@ -86,13 +86,14 @@ impl Pending {
     }
 
     /// Returns the last recall of each session but `but` that is not acknowledged and that
-    /// `concerns` selects. Sessions with unknown cache contents are included.
+    /// `concerns` selects. A request waits for them from now on. Sessions with unknown cache
+    /// contents are included.
     pub(in crate::dispatch) fn open(&self, but: u64, concerns: impl Fn(&Recall) -> bool) -> Vec<Need> {
         match self.open.load(Ordering::Relaxed) {
             0 => Vec::new(),
             _ => self.locked(|state| {
                 state.recall_all(|session| session != but);
-                state.recalls.open(but, concerns).collect()
+                state.recalls.open(but, concerns, run_clock::now()).collect()
             }),
         }
     }

@@ -308,13 +308,26 @@ impl WriteView<'_> {
         if unsaid {
             return;
         }
-        self.needs.extend(self.pending.locked(|state| state.recalls.push(holder, recall, run_clock::now())));
+        let is_awaited = self.is_awaited;
+        let need = self.pending.locked(|state| match is_awaited {
+            true => state.recalls.push(holder, recall, run_clock::now()),
+            false => state.recalls.push_unawaited(holder, recall),
+        });
+        match need {
+            Some(need) if is_awaited => self.needs.push(need),
+            Some(_) => self.notified.push(holder),
+            None => {}
+        }
     }
 
     /// Makes `session` wait for earlier recalls that concern its change. A session that has not
     /// acknowledged such a recall may still use the old state, although it is no holder any more.
+    /// A session of the previous server that is still away hears of everything when it is back.
     fn await_open(&mut self, session: u64, concerns: impl Fn(&Recall) -> bool) {
         seeded!(OthersRecallNotAwaited => return);
+        if !self.is_awaited {
+            return;
+        }
         self.needs.extend(self.pending.open(session, concerns));
     }
 }

@@ -161,6 +161,8 @@ impl WriteView<'_> {
             return Ok(Fate::Stays);
         }
         let bytes = self.file(ino)?.bytes();
+        // Sessions hear of it as of another mount's unlink. One that is away keeps its session.
+        self.is_awaited = false;
         for home in &candidate.homes {
             let (parent, name) = (home.parent, &*home.name);
             let effects = self.namespace.unlink(parent, name, now)?;

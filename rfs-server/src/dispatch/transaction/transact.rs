@@ -102,6 +102,7 @@ impl Store {
             store: self,
             pending: &self.pending,
             asker,
+            is_awaited: true,
             needs: Vec::new(),
             notified: SmallVec::new(),
             unlinked: None,

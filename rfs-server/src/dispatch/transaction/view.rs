@@ -57,6 +57,8 @@ pub(crate) struct View<'a, M: Mode> {
     pub(in crate::dispatch) pending: &'a Pending,
     /// The session whose request this is, if it is a request.
     pub(in crate::dispatch) asker: Option<&'a Session>,
+    /// False if no request waits for the recalls of this transaction.
+    pub(in crate::dispatch) is_awaited: bool,
     /// Recalls that the request waits for: its own, and earlier ones that concern the change.
     pub(in crate::dispatch) needs: Vec<Need>,
     /// Sessions with queued messages that the request does not wait for.

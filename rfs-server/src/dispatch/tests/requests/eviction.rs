@@ -132,6 +132,26 @@ fn sessions_hear_of_evicted_names() {
     assert_eq!(reader.error(Request::Open { ino, write: false }), Errno::ESTALE);
 }
 
+/// A mount that is away keeps its session, because no request waits for the recalls of an eviction.
+/// A request that makes a file of the same name waits for them.
+#[test]
+fn recalls_of_an_eviction_start_no_timeout() {
+    let fixture = evicting(100, 1000, LRU);
+    let (writer, reader) = (fixture.client(1), fixture.attached(2, true));
+    let directory = writer.mkdir(ROOT_INO, "d").ino;
+    writer.put(directory, "old", 80);
+    let waits = reader.start(Request::Recalls { done: 0 });
+    reader.attr(lookup(directory, "old"));
+    writer.put(ROOT_INO, "new", 12);
+    fixture.evict();
+    assert!(matches!(waits.try_recv(), Ok(Reply::Recalls(_))));
+    let timeout = Duration::from_secs(8);
+    assert_eq!(fixture.dispatcher.recalls().deadline(timeout), None);
+    let created = writer.start(create(directory, "old", true));
+    assert!(created.try_recv().is_err(), "the reader may still use the old name");
+    assert!(fixture.dispatcher.recalls().deadline(timeout).is_some());
+}
+
 #[test]
 fn a_request_that_finds_no_space_evicts_as_much_as_it_needs() {
     let fixture = evicting(100, 1000, LRU);
