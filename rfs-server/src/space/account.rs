@@ -176,6 +176,20 @@ impl Space {
         self.account.lock().arena.totals()
     }
 
+    /// Returns the sums over the arena and the stores whose space is handed out.
+    pub fn open_totals(&self) -> Totals {
+        self.account.lock().arena.open_totals()
+    }
+
+    /// Returns true if space at any of these places is handed out once it is clean.
+    pub fn gives(&self, mut places: impl Iterator<Item = u64>) -> bool {
+        if self.lent.is_none() {
+            return true;
+        }
+        let account = self.account.lock();
+        places.any(|place| account.arena.gives(place))
+    }
+
     /// Returns the use of the server's own arena and of each store.
     pub fn usage(&self) -> Vec<StoreUsage> {
         self.account.lock().arena.usage()

@@ -18,14 +18,14 @@ use crate::{
     dispatch::{
         state::{journal::Journal, shards::SHARDS, store::Store},
         transaction::{
-            eviction::Fate,
+            eviction::{Cause, Fate},
             locked_inodes::Plan,
             view::{ReadView, WriteView},
         },
     },
     metadata::{clock::Clock, id_map::ByNumber},
     space::{
-        eviction::{Candidate, Eviction, EvictionCounts, EvictionPolicy, FileId, Filling, Reason},
+        eviction::{Candidate, Eviction, EvictionCounts, EvictionPolicy, FileId, Filling, Reason, Shortage},
         file_extents::block_up,
     },
 };
@@ -38,6 +38,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const TRIES: u32 = 4;
 /// The least space by which a request is tried again with more.
 const STEP: u64 = 1 << 20;
+/// After this many candidates in turn that have no space to hand out again, a run ends.
+const FRUITLESS: u64 = 1000;
 /// The shortest time between two lines of the log.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
@@ -100,10 +102,14 @@ impl Evictions<'_> {
     /// recently used files down to the low mark. Returns the time until the next run.
     pub fn run(self) -> Option<Duration> {
         let eviction = self.store.eviction.as_deref()?;
-        let mut is_short = eviction.policy().by_use && self.filling().is_high();
-        while !eviction.is_stopping() && !self.is_log_behind() && self.evict_next(eviction, is_short) {
+        let is_high = eviction.policy().by_use && self.filling().is_high();
+        let (mut shortage, mut fruitless) = (self.filling().shortage().filter(|_| is_high), 0);
+        while !eviction.is_stopping() && !self.is_log_behind() {
+            let Some(fate) = self.evict_next(eviction, shortage) else { break };
             self.store.space.tidy();
-            is_short = is_short && self.filling().is_above_low();
+            fruitless = if fate == Fate::GivesNothing { fruitless + 1 } else { 0 };
+            let goes_on = shortage.is_some() && fruitless < FRUITLESS;
+            shortage = self.filling().shortage().filter(|_| goes_on);
         }
         let now = self.clock.now();
         let due = eviction.candidates().next_expiry();
@@ -152,10 +158,8 @@ impl Evictions<'_> {
         let (mut waiting, mut tries, mut wanted) = (None, 0, lack);
         loop {
             let can_be_met = self.is_attainable(eviction, wanted);
-            while can_be_met && !self.has_room(wanted) {
-                if self.is_log_behind() || !self.evict_next(eviction, true) {
-                    break;
-                }
+            if can_be_met {
+                self.evict_until(eviction, wanted);
             }
             self.store.space.tidy();
             let outcome = retry();
@@ -178,6 +182,19 @@ impl Evictions<'_> {
             }
             if lack.bytes > 0 {
                 wanted.bytes = wanted.bytes.saturating_add(lack.bytes.max(STEP));
+            }
+        }
+    }
+
+    /// Evicts files until there is room, or no file is left that would free any.
+    fn evict_until(self, eviction: &Eviction, wanted: Room) {
+        let shortage = if wanted.inodes > 0 { Shortage::Inodes } else { Shortage::Bytes };
+        let (all, mut fruitless) = (eviction.candidates().totals().0, 0);
+        while !self.has_room(wanted) && fruitless <= all && !self.is_log_behind() {
+            match self.evict_next(eviction, Some(shortage)) {
+                Some(Fate::GivesNothing) => fruitless += 1,
+                Some(Fate::Gone(_) | Fate::Stays) => fruitless = 0,
+                None => break,
             }
         }
     }
@@ -216,38 +233,44 @@ impl Evictions<'_> {
         }
     }
 
-    /// Evicts the next file. Returns false if there is none. It may stay for a reason of its own.
-    fn evict_next(self, eviction: &Eviction, is_short: bool) -> bool {
+    /// Evicts the next file. Returns `None` if there is none. It may stay for a reason of its own.
+    fn evict_next(self, eviction: &Eviction, shortage: Option<Shortage>) -> Option<Fate> {
         let _gate = eviction.begin();
         let now = self.clock.now();
         let next = {
             let candidates = eviction.candidates();
-            let expired = candidates.expired(now).map(|file| (file, Reason::Age));
-            expired.or_else(|| candidates.oldest().filter(|_| is_short).map(|file| (file, Reason::Space)))
+            let expired = candidates.expired(now).map(|file| (file, Cause::Old));
+            let oldest = || Some((candidates.oldest()?, Cause::Short(shortage?)));
+            expired.or_else(oldest)
         };
-        let Some((candidate, reason)) = next else { return false };
-        match self.evict(&candidate, reason, now) {
-            Ok(Fate::Gone(bytes)) => eviction.count(reason, bytes, now),
-            Ok(Fate::Stays) => {}
+        let (candidate, cause) = next?;
+        let fate = self.evict(&candidate, cause, now);
+        match fate {
+            Ok(Fate::Gone(bytes)) => {
+                let reason = if cause == Cause::Old { Reason::Age } else { Reason::Space };
+                eviction.count(reason, bytes, now);
+            }
+            Ok(Fate::Stays | Fate::GivesNothing) => {}
             Err(errno) => {
                 log::error!("eviction: inode {} stays: {errno}", candidate.file.ino);
                 eviction.candidates().forget(candidate.file.slot);
             }
         }
-        true
+        Some(fate.unwrap_or(Fate::Stays))
     }
 
-    fn evict(self, candidate: &Candidate, reason: Reason, now: i64) -> Result<Fate, Errno> {
+    fn evict(self, candidate: &Candidate, cause: Cause, now: i64) -> Result<Fate, Errno> {
         let mut inos: Vec<u64> = candidate.homes.iter().map(|home| home.parent).collect();
         inos.push(candidate.file.ino);
-        let step = |meta: &mut WriteView<'_>| meta.evict(candidate, reason, now);
+        let step = |meta: &mut WriteView<'_>| meta.evict(candidate, cause, now);
         // No request waits for the recalls: sessions hear of them as of another mount's unlink.
         self.store.transact_retrying(Plan::new(&inos), None, step).0
     }
 
-    /// Returns how full the export is. Space that is about to be free counts as free.
+    /// Returns how full the export is. Space that is about to be free counts as free. Stores whose
+    /// space is not handed out do not count.
     fn filling(self) -> Filling {
-        let (totals, idle) = (self.store.space.totals(), &self.store.idle);
+        let (totals, idle) = (self.store.space.open_totals(), &self.store.idle);
         Filling {
             bytes: totals.len,
             free_bytes: totals.available() + totals.quarantined + idle.bytes(),

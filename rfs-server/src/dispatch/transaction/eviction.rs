@@ -17,7 +17,7 @@ use crate::{
     },
     session::registry::NO_SESSION,
     space::{
-        eviction::{Candidate, Eviction, FileId, Home, Reason},
+        eviction::{Candidate, Eviction, FileId, Home, Shortage},
         file_extents::FileMap,
     },
 };
@@ -29,6 +29,18 @@ pub(in crate::dispatch) enum Fate {
     Gone(u64),
     /// It stays: it is pinned, or in use, or has changed.
     Stays,
+    /// It stays, because it has no space that would be handed out again. It is the last candidate
+    /// now.
+    GivesNothing,
+}
+
+/// Why a file is to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatch) enum Cause {
+    /// Bytes or inodes are short.
+    Short(Shortage),
+    /// It is too old.
+    Old,
 }
 
 /// Returns true if an inode has the attribute that pins it.
@@ -135,7 +147,7 @@ impl WriteView<'_> {
     pub(in crate::dispatch) fn evict(
         &mut self,
         candidate: &Candidate,
-        reason: Reason,
+        cause: Cause,
         now: i64,
     ) -> Result<Fate, Stop> {
         let Some(eviction) = self.store.eviction.as_deref() else { return Ok(Fate::Stays) };
@@ -153,7 +165,7 @@ impl WriteView<'_> {
             return Ok(Fate::Stays);
         }
         let changed = self.attr(ino)?.ctime;
-        if reason == Reason::Age && eviction.candidates().changed(slot, changed, now) {
+        if cause == Cause::Old && eviction.candidates().changed(slot, changed, now) {
             return Ok(Fate::Stays);
         }
         if self.is_pinned(eviction, candidate)? {
@@ -161,6 +173,11 @@ impl WriteView<'_> {
             return Ok(Fate::Stays);
         }
         let bytes = self.file(ino)?.bytes();
+        let gives = bytes > 0 && self.space.gives(self.file(ino)?.extents().map(|extent| extent.arena));
+        if cause == Cause::Short(Shortage::Bytes) && !gives {
+            eviction.candidates().pass_over(slot);
+            return Ok(Fate::GivesNothing);
+        }
         // Sessions hear of it as of another mount's unlink. One that is away keeps its session.
         self.is_awaited = false;
         for home in &candidate.homes {

@@ -90,6 +90,14 @@ impl CleanSpace {
         self.own.total() + open.map(|lent| lent.free.total()).sum::<u64>()
     }
 
+    /// Returns true if space at this place is handed out once it is clean.
+    pub(super) fn gives(&self, place: u64) -> bool {
+        match DataPlace::from_number(place).store() {
+            0 => true,
+            store => self.lent.iter().any(|lent| lent.store == store && lent.gives()),
+        }
+    }
+
     /// Returns the clean bytes of each store, the server's own arena first, and whether they are
     /// handed out.
     pub(super) fn by_store(&self) -> impl Iterator<Item = (u16, u64, bool)> + '_ {

@@ -256,6 +256,26 @@ impl Arena {
         }
     }
 
+    /// Returns the sums over the arena and the stores whose space is handed out. Space that is
+    /// being zeroed counts as used if there are other stores.
+    pub fn open_totals(&self) -> Totals {
+        if self.clean.lent().all(|(.., is_open)| is_open) {
+            return self.totals();
+        }
+        let open = self.usage().into_iter().filter(|usage| usage.is_open);
+        open.fold(Totals::default(), |sum, usage| Totals {
+            len: sum.len + usage.len,
+            clean: sum.clean + usage.clean,
+            dirty: sum.dirty + usage.dirty,
+            quarantined: sum.quarantined + usage.quarantined,
+        })
+    }
+
+    /// Returns true if space at this place is handed out once it is clean.
+    pub fn gives(&self, place: u64) -> bool {
+        self.clean.gives(place)
+    }
+
     /// Returns the bytes that [`Arena::take_dirty`] would return.
     pub fn waiting_dirty(&self) -> u64 {
         self.dirty_bytes

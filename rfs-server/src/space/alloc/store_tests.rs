@@ -107,6 +107,25 @@ fn the_use_of_each_store_is_known() {
     assert_eq!(expected.map(|usage| usage.used()), [10, 0, 0]);
 }
 
+/// A store that drains or does not answer counts neither with its length nor with its space.
+#[test]
+fn open_totals_leave_out_stores_that_give_nothing() {
+    let mut arena = arena();
+    let used = arena.allocate(&[want(0, 30)]).expect("space").concat();
+    assert_eq!(shown(&used), [(0, 0, 10), (1, 0, 10), (2, 0, 10)]);
+    arena.free(used[1]);
+    arena.quarantine((1, 1), used[2], &[7]);
+    assert_eq!(arena.open_totals(), arena.totals());
+    arena.set_drain(1, true);
+    let open = |dirty, quarantined, clean, len| Totals { len, clean, dirty, quarantined };
+    assert_eq!(arena.open_totals(), open(0, 10, LEN[0] + LEN[2] - 20, LEN[0] + LEN[2]));
+    arena.set_open(2, false);
+    assert_eq!(arena.open_totals(), open(0, 0, LEN[0] - 10, LEN[0]));
+    assert_eq!([0, 1, 2].map(|at: usize| arena.gives(used[at].start)), [true, false, false]);
+    arena.set_drain(1, false);
+    assert!(arena.gives(used[1].start));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Allocate { file: u64, need: u64, ahead: u64 },

@@ -105,6 +105,13 @@ impl Candidates {
         self.leave(slot);
     }
 
+    /// Moves a candidate to the end of the order, because it would free no space now.
+    pub fn pass_over(&mut self, slot: u32) {
+        if self.lists.list_of(slot) == Some(ListName::Unused) {
+            self.lists.push_last(ListName::Unused, slot);
+        }
+    }
+
     /// Removes a file that has lost its last name.
     pub fn forget(&mut self, slot: u32) {
         self.leave(slot);

@@ -16,5 +16,5 @@ mod use_list;
 
 pub use candidates::{Candidate, FileId, Home};
 pub use evictor::Evictor;
-pub use policy::{EvictionPolicy, Filling};
+pub use policy::{EvictionPolicy, Filling, Shortage};
 pub use state::{Eviction, EvictionCounts, Reason};

@@ -78,20 +78,32 @@ pub struct Filling {
 impl Filling {
     /// Returns true if eviction begins.
     pub fn is_high(&self) -> bool {
-        self.is_above(HIGH_MARK)
+        is_above(self.bytes, self.free_bytes, HIGH_MARK) || is_above(self.inodes, self.free_inodes, HIGH_MARK)
     }
 
-    /// Returns true if eviction that has begun goes on.
-    pub fn is_above_low(&self) -> bool {
-        self.is_above(LOW_MARK)
+    /// Returns the shortage of which eviction that has begun goes on; `None` if it ends.
+    pub fn shortage(&self) -> Option<Shortage> {
+        if is_above(self.inodes, self.free_inodes, LOW_MARK) {
+            Some(Shortage::Inodes)
+        } else if is_above(self.bytes, self.free_bytes, LOW_MARK) {
+            Some(Shortage::Bytes)
+        } else {
+            None
+        }
     }
+}
 
-    fn is_above(&self, mark: u64) -> bool {
-        let above = |all: u64, free: u64| {
-            u128::from(all.saturating_sub(free)) * 100 > u128::from(all) * u128::from(mark)
-        };
-        above(self.bytes, self.free_bytes) || above(self.inodes, self.free_inodes)
-    }
+fn is_above(all: u64, free: u64, mark: u64) -> bool {
+    u128::from(all.saturating_sub(free)) * 100 > u128::from(all) * u128::from(mark)
+}
+
+/// The shortage that an eviction is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// Bytes are short: a file helps if it has space that is handed out again.
+    Bytes,
+    /// Inodes are short, and maybe bytes. Each file helps.
+    Inodes,
 }
 
 #[cfg(test)]
@@ -143,7 +155,7 @@ mod tests {
     #[test]
     fn marks() {
         let full = |free_bytes, free_inodes| Filling { bytes: 1000, free_bytes, inodes: 1000, free_inodes };
-        let above = |filling: Filling| (filling.is_high(), filling.is_above_low());
+        let above = |filling: Filling| (filling.is_high(), filling.shortage().is_some());
         assert_eq!(above(full(1000, 1000)), (false, false));
         assert_eq!(above(full(99, 1000)), (true, true));
         assert_eq!(above(full(100, 1000)), (false, true));
@@ -158,7 +170,7 @@ mod tests {
         #[test]
         fn the_low_mark_is_below_the_high_mark(bytes: u64, free: u64, inodes: u64, free_inodes: u64) {
             let filling = Filling { bytes, free_bytes: free, inodes, free_inodes };
-            prop_assert!(!filling.is_high() || filling.is_above_low());
+            prop_assert!(!filling.is_high() || filling.shortage().is_some());
         }
     }
 }

@@ -6,15 +6,61 @@ use std::{
 };
 
 use proptest::prelude::*;
-use rfs_proto::Recall;
+use rfs_proto::{Recall, StoreAccess};
 
 use super::*;
 use crate::{
     dispatch::tests::model::{perform, step},
-    space::eviction::EvictionPolicy,
+    space::{
+        eviction::EvictionPolicy,
+        lent::{LentMemory, StoreFailure},
+    },
 };
 
 const LRU: EvictionPolicy = EvictionPolicy { by_use: true, ttl: None };
+/// Memory of a store that is never looked at.
+#[derive(Debug)]
+struct NoMemory;
+
+impl LentMemory for NoMemory {
+    fn zero(&self, _: u16, _: u64, _: u64) -> Result<(), StoreFailure> {
+        Ok(())
+    }
+
+    fn read(&self, _: u16, _: u64, out: &mut [u8]) -> Result<(), StoreFailure> {
+        out.fill(0);
+        Ok(())
+    }
+
+    fn write(&self, _: u16, _: u64, _: &[u8]) -> Result<(), StoreFailure> {
+        Ok(())
+    }
+
+    fn admit(&self, _: u16, _: u64, _: bool) -> Option<StoreAccess> {
+        None
+    }
+
+    fn is_admitted(&self, _: u64) -> bool {
+        false
+    }
+
+    fn fence(&self, _: u64) -> bool {
+        true
+    }
+}
+
+/// An export of 100 blocks with a store of 400. Files are cut at multiples of ten blocks.
+fn evicting_with_store() -> Fixture {
+    let arena = Arc::new(Memory::private((100 * B) as usize).unwrap());
+    let table = Arc::new(Memory::private(1000 * record::LEN).unwrap());
+    let clock = Arc::new(ManualClock::new(1000));
+    let own = Space::new(Arc::clone(&arena), Zeroing::Inline);
+    let space = Arc::new(own.with_stores(Arc::new(NoMemory), [(1, 400 * B)], 10 * B).expect("a space"));
+    let dispatcher =
+        Dispatcher::new(space, Arc::clone(&table), ROOT, Arc::clone(&clock) as Arc<dyn Clock>).unwrap();
+    Fixture { dispatcher: dispatcher.with_eviction(LRU), arena, table, clock }
+}
+
 const PIN: &[u8] = b"user.rfs.pin";
 
 fn evicting(blocks: u64, inodes: usize, policy: EvictionPolicy) -> Fixture {
@@ -150,6 +196,62 @@ fn recalls_of_an_eviction_start_no_timeout() {
     let created = writer.start(create(directory, "old", true));
     assert!(created.try_recv().is_err(), "the reader may still use the old name");
     assert!(fixture.dispatcher.recalls().deadline(timeout).is_some());
+}
+
+/// The marks are those of the space that is handed out. Otherwise all files would go when a store
+/// drains, because the low mark is never reached.
+#[test]
+fn a_store_that_drains_does_not_count() {
+    let fixture = evicting_with_store();
+    let client = fixture.client(1);
+    for at in 0..8 {
+        client.put(ROOT_INO, &format!("f{at}"), 20);
+    }
+    fixture.dispatcher.space().drain_store(1, true);
+    fixture.evict();
+    assert_eq!(fixture.evicted(), (0, 0), "80 of 100 blocks are in use");
+    client.put(ROOT_INO, "more", 11);
+    fixture.evict();
+    assert_eq!((fixture.evicted(), fixture.free_blocks()), ((1, 0), 19));
+}
+
+/// Files whose space is not handed out again stay when space is short.
+#[test]
+fn files_in_a_store_that_drains_stay() {
+    let fixture = evicting_with_store();
+    let client = fixture.client(1);
+    let resize = |ino, size| {
+        let changes = SetAttr { size: Some(size), ..SetAttr::default() };
+        client.attr(Request::SetAttr { ino, changes });
+    };
+    // The second piece of a file is in the store.
+    let files: Vec<u64> = (0..30)
+        .map(|at| {
+            let ino = client.opened(create(ROOT_INO, &format!("f{at}"), true)).attr.ino;
+            client.allocate(ino, 10 * B, 10 * B);
+            resize(ino, 20 * B);
+            ino
+        })
+        .collect();
+    let held: Vec<u64> = (0..9)
+        .map(|at| {
+            let ino = client.opened(create(ROOT_INO, &format!("held{at}"), true)).attr.ino;
+            client.allocate(ino, 0, 10 * B);
+            resize(ino, 10 * B);
+            ino
+        })
+        .collect();
+    files.into_iter().for_each(|ino| client.close(ino));
+    fixture.dispatcher.space().drain_store(1, true);
+    client.allocate(held[0], 10 * B, 9 * B);
+    resize(held[0], 19 * B);
+    fixture.evict();
+    assert_eq!(client.error(Request::Allocate { ino: held[0], offset: 20 * B, len: 50 * B }), Errno::ENOSPC);
+    assert_eq!((fixture.evicted(), client.names(ROOT_INO).len()), ((0, 0), 39));
+    // A file that frees space goes, although it comes last.
+    client.close(held[1]);
+    fixture.evict();
+    assert_eq!((fixture.evicted(), client.names(ROOT_INO).len()), ((1, 0), 38));
 }
 
 #[test]
