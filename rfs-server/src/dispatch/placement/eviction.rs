@@ -40,6 +40,8 @@ const TRIES: u32 = 4;
 const STEP: u64 = 1 << 20;
 /// After this many candidates in turn that have no space to hand out again, a run ends.
 const FRUITLESS: u64 = 1000;
+/// The shortest sleep of the evictor if no request rings.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 /// The shortest time between two lines of the log.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
@@ -115,6 +117,8 @@ impl Evictions<'_> {
         let due = eviction.candidates().next_expiry();
         let until = due.map(|due| Duration::from_nanos(due.saturating_sub(now).max(0).unsigned_abs()));
         let unsaid = eviction.log_counts(LOG_PAUSE);
+        // A file that is too old stays while the log is behind.
+        let until = until.map(|until| until.max(SHORTEST_PAUSE));
         until.into_iter().chain(unsaid).chain(eviction.policy().longest_pause()).min()
     }
 
