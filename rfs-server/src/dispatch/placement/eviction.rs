@@ -32,6 +32,8 @@ use crate::{
 
 /// The longest time that a request waits for freed space which a session or a snapshot can reach.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest time for which a request evicts files.
+const EFFORT: Duration = Duration::from_secs(5);
 /// Pause between two looks at that space.
 const LOOK: Duration = Duration::from_millis(5);
 /// How often a request that finds no space is tried again with more space.
@@ -79,6 +81,15 @@ impl Need {
 struct Room {
     bytes: u64,
     inodes: u64,
+}
+
+/// How space counts that sessions or a snapshot can still reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quarantined {
+    /// As free space, because it becomes free by itself.
+    Counts,
+    /// As used space, because a request needs space now.
+    Excluded,
 }
 
 /// What the eviction of an export has done.
@@ -144,8 +155,9 @@ impl Evictions<'_> {
     /// Removes files until a request that has found no space has enough, and tries it again.
     /// Returns the last outcome.
     ///
-    /// Freed space may be in quarantine while a snapshot or a session can reach it. One thread at a
-    /// time waits for such space, so that others receive the acknowledgements.
+    /// Freed space may be in quarantine while a snapshot or a session can reach it. One thread of
+    /// the process waits for such space at a time, so that others receive the acknowledgements. A
+    /// request that does not wait evicts more instead.
     pub(in crate::dispatch) fn make_room(
         self,
         need: Need,
@@ -158,23 +170,27 @@ impl Evictions<'_> {
         };
         eviction.count_wait();
         eviction.ring();
-        let (deadline, lack) = (Instant::now() + PATIENCE, self.lack(need));
+        let (start, lack) = (Instant::now(), self.lack(need));
         let (mut waiting, mut tries, mut wanted) = (None, 0, lack);
         loop {
-            let can_be_met = self.is_attainable(eviction, wanted);
+            let quarantined = if tries == 0 { Quarantined::Counts } else { Quarantined::Excluded };
+            let can_be_met = start.elapsed() < EFFORT && self.is_attainable(eviction, lack, quarantined);
             if can_be_met {
-                self.evict_until(eviction, wanted);
+                let has_more = self.is_attainable(eviction, wanted, quarantined);
+                let room = if has_more { wanted } else { lack };
+                self.evict_until(eviction, (room, quarantined), start + EFFORT);
             }
             self.store.space.tidy();
             let outcome = retry();
             if outcome != full {
                 return outcome;
             }
-            if self.store.space.totals().quarantined > 0 && Instant::now() < deadline {
-                waiting = waiting.or_else(|| eviction.try_wait());
-            } else {
-                waiting = None;
-            }
+            let may_come = self.store.space.open_totals().quarantined > 0
+                && self.is_attainable(eviction, lack, Quarantined::Counts);
+            waiting = match may_come && start.elapsed() < PATIENCE {
+                true => waiting.or_else(Eviction::try_wait),
+                false => None,
+            };
             if waiting.is_some() {
                 thread::sleep(LOOK);
                 continue;
@@ -184,17 +200,20 @@ impl Evictions<'_> {
                 eviction.count_failure();
                 return full;
             }
-            if lack.bytes > 0 {
+            if lack.bytes > 0 && tries > 1 {
                 wanted.bytes = wanted.bytes.saturating_add(lack.bytes.max(STEP));
             }
         }
     }
 
-    /// Evicts files until there is room, or no file is left that would free any.
-    fn evict_until(self, eviction: &Eviction, wanted: Room) {
-        let shortage = if wanted.inodes > 0 { Shortage::Inodes } else { Shortage::Bytes };
+    /// Evicts files until there is room, or no file is left that would free any, or it is `end`.
+    fn evict_until(self, eviction: &Eviction, (room, quarantined): (Room, Quarantined), end: Instant) {
+        let shortage = if room.inodes > 0 { Shortage::Inodes } else { Shortage::Bytes };
         let (all, mut fruitless) = (eviction.candidates().totals().0, 0);
-        while !self.has_room(wanted) && fruitless <= all && !self.is_log_behind() {
+        while !self.has_room(room, quarantined) && fruitless <= all && !self.is_log_behind() {
+            if Instant::now() >= end {
+                break;
+            }
             match self.evict_next(eviction, Some(shortage)) {
                 Some(Fate::GivesNothing) => fruitless += 1,
                 Some(Fate::Gone(_) | Fate::Stays) => fruitless = 0,
@@ -271,13 +290,18 @@ impl Evictions<'_> {
         self.store.transact_retrying(Plan::new(&inos), None, step).0
     }
 
-    /// Returns how full the export is. Space that is about to be free counts as free. Stores whose
-    /// space is not handed out do not count.
+    /// Returns how full the export is. Space that is about to be free counts as free.
     fn filling(self) -> Filling {
+        self.filling_with(Quarantined::Counts)
+    }
+
+    /// Returns how full the export is. Stores whose space is not handed out do not count.
+    fn filling_with(self, quarantined: Quarantined) -> Filling {
         let (totals, idle) = (self.store.space.open_totals(), &self.store.idle);
+        let soon = if quarantined == Quarantined::Counts { totals.quarantined } else { 0 };
         Filling {
             bytes: totals.len,
-            free_bytes: totals.available() + totals.quarantined + idle.bytes(),
+            free_bytes: totals.available() + idle.bytes() + soon,
             inodes: self.store.table.slots().into(),
             free_inodes: u64::from(self.store.table.free_slots()) + idle.inodes(),
         }
@@ -294,14 +318,14 @@ impl Evictions<'_> {
         Room { bytes: end.saturating_sub(first).saturating_sub(there), inodes: 0 }
     }
 
-    fn has_room(self, need: Room) -> bool {
-        let filling = self.filling();
+    fn has_room(self, need: Room, quarantined: Quarantined) -> bool {
+        let filling = self.filling_with(quarantined);
         filling.free_bytes >= need.bytes && filling.free_inodes >= need.inodes
     }
 
     /// Returns false if even the eviction of all candidates would not suffice.
-    fn is_attainable(self, eviction: &Eviction, need: Room) -> bool {
-        let ((files, bytes), filling) = (eviction.candidates().totals(), self.filling());
+    fn is_attainable(self, eviction: &Eviction, need: Room, quarantined: Quarantined) -> bool {
+        let ((files, bytes), filling) = (eviction.candidates().totals(), self.filling_with(quarantined));
         filling.free_bytes + bytes >= need.bytes && filling.free_inodes + files >= need.inodes
     }
 

@@ -61,6 +61,9 @@ struct Signal {
     stop: bool,
 }
 
+/// Held by the thread that waits for space, of whichever export.
+static WAITER: Mutex<()> = Mutex::new(());
+
 /// Eviction of an export.
 #[derive(Debug, Default)]
 pub struct Eviction {
@@ -68,8 +71,6 @@ pub struct Eviction {
     candidates: Mutex<Candidates>,
     /// Held while one file goes.
     gate: Mutex<()>,
-    /// Held by the thread that waits for space.
-    waiter: Mutex<()>,
     counters: Counters,
     /// The counters as the log has them, and the time of its last line.
     logged: Mutex<(Option<Instant>, EvictionCounts)>,
@@ -106,9 +107,10 @@ impl Eviction {
         drop(self.gate.lock());
     }
 
-    /// Returns the right to wait for space, which one thread has at a time.
-    pub fn try_wait(&self) -> Option<MutexGuard<'_, ()>> {
-        self.waiter.try_lock()
+    /// Returns the right to wait for space, which one thread of the process has at a time. A server
+    /// has two call threads or more, so one of them always receives acknowledgements.
+    pub fn try_wait() -> Option<MutexGuard<'static, ()>> {
+        WAITER.try_lock()
     }
 
     /// Counts a file that went.

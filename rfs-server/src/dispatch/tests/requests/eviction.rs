@@ -12,11 +12,12 @@ use super::*;
 use crate::{
     dispatch::tests::model::{perform, step},
     space::{
-        eviction::EvictionPolicy,
+        eviction::{Eviction, EvictionPolicy},
         lent::{LentMemory, StoreFailure},
     },
 };
 
+const PATIENCE: Duration = Duration::from_secs(2);
 const LRU: EvictionPolicy = EvictionPolicy { by_use: true, ttl: None };
 /// Memory of a store that is never looked at.
 #[derive(Debug)]
@@ -304,6 +305,33 @@ fn a_request_waits_for_space_in_quarantine() {
     let counts = fixture.dispatcher.eviction().unwrap().counts();
     assert_eq!((counts.waits, counts.failures, counts.evicted_files), (1, 0, 0));
     assert_eq!(writer.names(directory), ["kept", "shared"]);
+}
+
+/// A request that waits for quarantined space holds up no request of another export, and a request
+/// that can never be met does not wait. Beside the one that waits, a request evicts more files.
+#[test]
+fn one_request_of_the_process_waits_for_quarantine() {
+    let fixture = evicting(100, 1000, LRU);
+    let (writer, reader) = (fixture.client(1), fixture.attached(2, true));
+    let ino = writer.put(ROOT_INO, "shared", 40);
+    for at in 0..5 {
+        writer.put(ROOT_INO, &format!("f{at}"), 10);
+    }
+    writer.opened(Request::Open { ino, write: true });
+    reader.open(ino);
+    let _waits = reader.start(Request::Recalls { done: 0 });
+    let changes = SetAttr { size: Some(0), ..SetAttr::default() };
+    let _truncated = writer.start(Request::SetAttr { ino, changes });
+    let new = writer.create("new").attr.ino;
+    let start = Instant::now();
+    assert_eq!(writer.error(Request::Allocate { ino: new, offset: 0, len: 101 * B }), Errno::ENOSPC);
+    assert!(start.elapsed() < PATIENCE / 2, "it waited in vain: {:?}", start.elapsed());
+    let other_export = Eviction::try_wait().expect("no request waits");
+    writer.allocate(new, 0, 30 * B);
+    let counts = fixture.dispatcher.eviction().unwrap().counts();
+    assert_eq!((counts.evicted_files, counts.failures), (2, 1), "10 blocks were free");
+    assert!(start.elapsed() < PATIENCE / 2);
+    drop(other_export);
 }
 
 #[test]
