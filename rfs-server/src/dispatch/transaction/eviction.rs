@@ -73,7 +73,7 @@ impl WriteView<'_> {
             // The directory may have been below a pinned one.
             let mut candidates = eviction.candidates();
             if candidates.has_pins() {
-                candidates.unpark_all();
+                candidates.look_again();
             }
         }
     }

@@ -165,6 +165,16 @@ impl Candidates {
         }
     }
 
+    /// Makes all pinned files candidates again, behind the others, in their order. Most of them are
+    /// likely still pinned.
+    pub fn look_again(&mut self) {
+        let pinned: Vec<u32> = self.lists.iter(ListName::Pinned).collect();
+        for slot in pinned {
+            self.unpin(slot);
+            self.lists.push_last(ListName::Unused, slot);
+        }
+    }
+
     /// Makes all pinned files candidates again, before the others, in their order.
     pub fn unpark_all(&mut self) {
         let pinned: Vec<u32> = self.lists.iter(ListName::Pinned).collect();
@@ -288,6 +298,7 @@ mod tests {
                     let file = pinned.map(|at| self.pinned.remove(at));
                     self.unused.splice(0..0, file);
                 }
+                6 => self.unused.append(&mut self.pinned),
                 5 => {
                     self.pinned.append(&mut self.unused);
                     self.unused = std::mem::take(&mut self.pinned);
@@ -305,7 +316,7 @@ mod tests {
         /// Order of use, expiry and totals agree with plain lists.
         #[test]
         fn agrees_with_lists(
-            steps in proptest::collection::vec((0..6u8, 0..8u32, 0..40i64, 0..5u64), 1..150),
+            steps in proptest::collection::vec((0..7u8, 0..8u32, 0..40i64, 0..5u64), 1..150),
         ) {
             let mut files = Candidates::new(Some(TTL));
             let mut model = Model::default();
@@ -316,6 +327,7 @@ mod tests {
                     2 => files.forget(slot),
                     3 => files.park(slot),
                     4 => files.closed(id(slot), time, bytes),
+                    6 => files.look_again(),
                     _ => files.unpark_all(),
                 }
                 model.step(kind, (slot, time, bytes));

@@ -375,6 +375,9 @@ fn pinned_directories_and_files_stay() {
     assert_eq!(client.names(below), ["kept"]);
     // The directory below leaves the pinned one.
     client.done(rename((top, "below"), (ROOT_INO, "below"), RenameFlags::empty()));
+    let new = client.attr(lookup(ROOT_INO, "new")).ino;
+    client.open(new);
+    client.close(new);
     client.put(ROOT_INO, "more", 14);
     fixture.evict();
     assert_eq!((client.names(below).len(), client.names(ROOT_INO).len()), (0, 5));
