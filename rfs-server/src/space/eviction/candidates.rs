@@ -16,6 +16,10 @@ use smallvec::SmallVec;
 
 use super::use_list::{ListName, UseLists};
 
+/// Files with more names than this are no candidates, now or later. They would need too large a
+/// transaction, and each change of a name takes time in proportion to their number.
+const MOST_NAMES: usize = 1000;
+
 /// Name of a file in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
@@ -47,6 +51,8 @@ pub struct Candidate {
 struct Node {
     ino: u64,
     homes: SmallVec<[Home; 1]>,
+    /// It has had too many names: its names are not kept, and it is in no list.
+    has_too_many_names: bool,
     /// Time at which the file becomes too old, while it is in a list.
     due: i64,
     /// Bytes of the file, while it is in a list.
@@ -74,18 +80,28 @@ impl Candidates {
         Candidates { ttl, ..Candidates::default() }
     }
 
-    /// Records that a file has lost the names `gone`, and then got the names `new`.
+    /// Records that a file has lost the names `gone`, and then got the names `new`. A file that
+    /// gets too many names is no candidate any more.
     pub fn renamed(&mut self, file: FileId, gone: &[(u64, &[u8])], new: &[(u64, &[u8])]) {
         let node = self.node(file);
+        if node.has_too_many_names {
+            return;
+        }
         node.homes.retain(|home| !gone.contains(&(home.parent, &*home.name)));
         node.homes.extend(new.iter().map(|&(parent, name)| Home { parent, name: name.into() }));
+        if node.homes.len() > MOST_NAMES {
+            (node.homes, node.has_too_many_names) = (SmallVec::new(), true);
+            self.leave(file.slot);
+        }
     }
 
     /// Records that a file was used, and that no session has it open: it becomes the most recently
     /// used file. `changed`: the time of its last change.
     pub fn used(&mut self, file: FileId, changed: i64, bytes: u64) {
         self.leave(file.slot);
-        self.node(file);
+        if self.node(file).has_too_many_names {
+            return;
+        }
         self.enter(file.slot, changed, bytes);
         self.lists.push_last(ListName::Unused, file.slot);
     }
@@ -365,6 +381,27 @@ mod tests {
         files.renamed(FileId { slot: 1, ino: 9 }, &[], &[(1, b"z")]);
         files.used(FileId { slot: 1, ino: 9 }, 0, 1);
         assert_eq!(names(&files), [(1, b"z".to_vec())]);
+    }
+
+    /// The list of names is bounded, and so is the transaction that removes them.
+    #[test]
+    fn a_file_with_too_many_names_is_no_candidate() {
+        let mut files = Candidates::new(Some(TTL));
+        let link = |files: &mut Candidates, at: usize| {
+            files.renamed(id(1), &[], &[(1, format!("n{at}").as_bytes())]);
+            files.closed(id(1), 0, 7);
+        };
+        (0..MOST_NAMES).for_each(|at| link(&mut files, at));
+        assert_eq!(files.oldest().map(|file| file.homes.len()), Some(MOST_NAMES));
+        link(&mut files, MOST_NAMES);
+        assert_eq!((files.oldest(), files.expired(99), files.totals()), (None, None, (0, 0)));
+        assert!(files.nodes[1].homes.is_empty(), "its names are not kept");
+        files.renamed(id(1), &[(1, b"n7")], &[]);
+        files.used(id(1), 0, 7);
+        assert_eq!(files.totals(), (0, 0), "it may have names that are not known");
+        files.forget(1);
+        link(&mut files, 0);
+        assert_eq!(files.totals(), (1, 7), "the file is gone, and another has its slot");
     }
 
     #[test]
