@@ -98,7 +98,7 @@ impl ConnectError {
                 AttachError::Key { .. } | AttachError::ReadOnlyKey { .. } => Errno::EACCES,
                 AttachError::Export { .. } => Errno::ENOENT,
                 AttachError::NotAlone { .. } | AttachError::Taken { .. } => Errno::EBUSY,
-                AttachError::Unchecked { .. } => Errno::EOPNOTSUPP,
+                AttachError::Unchecked { .. } | AttachError::Evicting { .. } => Errno::EOPNOTSUPP,
                 AttachError::Connect(_) | AttachError::Random(_) => Errno::EHOSTUNREACH,
             },
         };

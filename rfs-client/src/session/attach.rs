@@ -70,6 +70,9 @@ fn attach_error(address: Address, attach: &AttachOptions, source: ClientError) -
         ClientError::Errno(Errno::ENOENT) => AttachError::Export { address, export: export() },
         ClientError::Errno(Errno::EACCES) => AttachError::Key { address, export: export() },
         ClientError::Errno(Errno::EROFS) if attach.exclusive => AttachError::ReadOnlyKey { address },
+        ClientError::Errno(Errno::EOPNOTSUPP) if attach.exclusive => {
+            AttachError::Evicting { address, export: export() }
+        }
         ClientError::Unchecked => AttachError::Unchecked { address, export: export() },
         ClientError::InUse(InUse { alone: true, .. }) => AttachError::Taken { address, export: export() },
         ClientError::InUse(InUse { sessions, .. }) => {
@@ -224,4 +227,23 @@ fn attached_client(
         directory_access_times: counted(*directory_access_times),
         wait_limit,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_cache_names_the_export_and_the_options() {
+        let attach = AttachOptions { export: "kv".into(), exclusive: true, ..AttachOptions::default() };
+        let refused = |attach: &AttachOptions| {
+            let address = "unix:/s".parse().unwrap();
+            attach_error(address, attach, ClientError::Errno(Errno::EOPNOTSUPP)).to_string()
+        };
+        let why = refused(&attach);
+        let parts = ["unix:/s", "the export \"kv\"", "evict=", "--cache writeback", "--cache auto"];
+        assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+        let plain = AttachOptions { exclusive: false, ..attach };
+        assert!(!refused(&plain).contains("writeback"));
+    }
 }

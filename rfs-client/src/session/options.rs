@@ -84,6 +84,17 @@ pub enum AttachError {
         /// Number of other sessions.
         sessions: u64,
     },
+    /// The server removes files of the export by itself, and this session demands exclusive use.
+    #[error(
+        "{address}: {} is a cache (evict= or ttl=), whose files the server removes, and --cache writeback needs it to itself: use --cache auto",
+        export_name(export)
+    )]
+    Evicting {
+        /// The server's address.
+        address: Address,
+        /// Name of the requested export.
+        export: String,
+    },
     /// The export has no checksums.
     #[error(
         "{address}: {} has no checksums, which --checksum asks for: start the server with --checksum",

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use rdmabox::{Address, ConnectError, Session, SessionOptions};
-use rfs_proto::{Attached, Identity};
+use rfs_proto::{Attached, Errno, Identity};
 
 use crate::{
     error::ClientError,
@@ -73,12 +73,14 @@ impl Reattacher {
 }
 
 /// Returns the failure of an attempt that connected and did not attach. It is final if other mounts
-/// have taken the export, or if the server has another version of the protocol: this process never
-/// gets the version of the server.
+/// have taken the export, if it cannot be used exclusively, or if the server has another version of
+/// the protocol: this process never gets the version of the server.
 fn failure_of(address: &Address, error: &ClientError) -> ConnectFailure {
     let why = format!("{address}: cannot attach: {error}");
     match error {
-        ClientError::InUse(_) | ClientError::Version { .. } => ConnectFailure::Final(why),
+        ClientError::InUse(_) | ClientError::Version { .. } | ClientError::Errno(Errno::EOPNOTSUPP) => {
+            ConnectFailure::Final(why)
+        }
         ClientError::Errno(_)
         | ClientError::Request(_)
         | ClientError::Decode(_)
@@ -125,7 +127,7 @@ impl SessionFactory for Reattacher {
 mod tests {
     use std::cell::Cell;
 
-    use rfs_proto::{Errno, InUse, Reply, VERSION, encode_reply};
+    use rfs_proto::{InUse, Reply, VERSION, encode_reply};
 
     use super::*;
 
@@ -168,6 +170,8 @@ mod tests {
         let why =
             "unix:/s: cannot attach: 3 other mounts use the export, and --cache writeback needs it alone";
         assert_eq!(in_use, ConnectFailure::Final(why.into()));
+        let (evicting, _) = refused(&Reply::Error(Errno::EOPNOTSUPP));
+        assert!(matches!(evicting, ConnectFailure::Final(_)), "it never allows exclusive use: {evicting:?}");
         // The session was given up at the moment of the attach: the next one gets a new session.
         for reply in [Reply::Error(Errno::EPROTO), Reply::Ending, Reply::Error(Errno::EACCES)] {
             assert!(matches!(refused(&reply).0, ConnectFailure::Retry(_)), "{reply:?}");

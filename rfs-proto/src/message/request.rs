@@ -28,7 +28,8 @@ pub enum Request<'a> {
         /// until the server recalls it.
         keeps: bool,
         /// The session attaches exclusively: no other session may attach to the export until it
-        /// ends. [`Reply::InUse`] while other sessions are attached.
+        /// ends. [`Reply::InUse`] while other sessions are attached. EOPNOTSUPP if the server
+        /// removes files of the export by itself.
         alone: bool,
         /// Identity of the mount, if it reconnects after it loses a session. It is random and
         /// secret. The server keeps the state of the mount for the length of a lease.

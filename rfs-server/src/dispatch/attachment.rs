@@ -94,6 +94,13 @@ impl Attachments<'_> {
             log::warn!("session {session}: {client:?} uses protocol version {version}, the server {VERSION}");
             return Err(Errno::EPROTONOSUPPORT);
         }
+        if options.alone && self.store.eviction.is_some() {
+            // Only its own session may change what an exclusive mount caches.
+            log::warn!(
+                "session {session}: {client:?} refused: the export evicts files, so no mount has it alone"
+            );
+            return Err(Errno::EOPNOTSUPP);
+        }
         let asker = self.sessions.get(session).ok_or(Errno::EPROTO)?;
         // The end of the session ends its recall queue after this, and so finds the queue.
         let attached = self.store.pending.locked(|state| {

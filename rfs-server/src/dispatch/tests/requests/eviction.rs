@@ -334,6 +334,18 @@ fn one_request_of_the_process_waits_for_quarantine() {
     drop(other_export);
 }
 
+/// A mount with exclusive use would keep names of evicted files after a restart of the server.
+#[test]
+fn no_session_has_an_export_with_eviction_alone() {
+    for policy in [LRU, ttl(10)] {
+        let fixture = evicting(16, 8, policy);
+        let client = Client { fixture: &fixture, id: 1 };
+        fixture.dispatcher.attachments().began(1, regions());
+        assert_eq!(client.attach(true, true), Reply::Error(Errno::EOPNOTSUPP));
+        assert!(matches!(client.attach(true, false), Reply::Attached(_)));
+    }
+}
+
 #[test]
 fn inodes_run_short_as_space_does() {
     let fixture = evicting(100, 11, LRU);
