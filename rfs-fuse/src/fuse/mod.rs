@@ -11,7 +11,7 @@ mod adapter;
 mod affinity;
 mod background;
 mod convert;
-pub(crate) mod descriptors;
+mod descriptors;
 mod kernel;
 mod kernel_cache;
 mod locks;
@@ -21,6 +21,7 @@ mod settings;
 
 pub use adapter::Adapter;
 pub use affinity::Placement;
+pub(crate) use descriptors::clone_of;
 pub use kernel::{Kernel, KernelLink};
 pub use kernel_cache::losses::{Losses, UnreportedLosses};
 pub use locks::{LockWait, LockWaits};

@@ -7,6 +7,7 @@
 //! The main thread waits for an `Event`. The thread `signals` sends one for each signal, and
 //! the thread `fuse` sends one at the end of the FUSE session. Takes no locks.
 
+mod devices;
 mod error;
 mod events;
 mod greeting;
@@ -37,7 +38,7 @@ use self::{
     events::listen_for_signals,
     report::report_counters,
     restart::{Restart, resume_log},
-    ring::{prepare_ring, takes_ring},
+    ring::prepare_ring,
     serve::{Threads, serve},
     takeover::{Cared, Continued, Kept, Link, Prepared, connect_kept},
     unmount::Served,
@@ -133,10 +134,7 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
         Ok((configuration, args)) => (configuration, args.with_absolute_paths()),
         Err(e) => return e.report("rfs-fuse"),
     };
-    // With io_uring, the kernel rejects fuser's replies to INTERRUPT, and fuser would log each
-    // rejection.
-    let filter = if takes_ring(&args) { "info,fuser=error,fuser::reply=off" } else { "info,fuser=error" };
-    logging::init(filter, args.log_format);
+    logging::init("info,fuser=error", args.log_format);
     if args.check_config {
         return show_checked(&configuration, &args);
     }

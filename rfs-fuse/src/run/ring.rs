@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// Returns true if `--io-uring=on`, or if it is `auto` and the kernel offers io_uring.
-pub(super) fn takes_ring(args: &Args) -> bool {
+fn takes_ring(args: &Args) -> bool {
     if args.takeover {
         return false;
     }

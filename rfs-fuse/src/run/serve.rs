@@ -12,9 +12,8 @@ use std::{
     time::Instant,
 };
 
-use fuser::{Config, Session, SessionACL};
-
 use super::{
+    devices::session_devices,
     error::{RunError, os},
     events::{Event, Events},
     greeting::{announce, announce_again},
@@ -24,7 +23,7 @@ use super::{
 };
 use crate::{
     cli::{Args, IoUring, LostServer},
-    fuse::{Device, Filesystem, Placement, Ring, Serving, Started, Trace},
+    fuse::{DeviceSession, Filesystem, Negotiation, Placement, Ring, Serving, Trace, negotiate},
     mount::{self, AfterKill, CoveredDirectory, Mounted, Target, Watchdog},
     status::{Answers, MountFacts, StatusSource},
 };
@@ -189,7 +188,6 @@ fn begin<F: Filesystem>(
     caretaker: Option<CaredMount>,
 ) -> Result<Begun, RunError> {
     let Threads { placement, ring, metrics, trace } = threads;
-    let config = session_config(args, mounted);
     if let Some(served) = client {
         connect(served, (&device, mounted), ring.is_some(), &send)?;
     }
@@ -197,20 +195,28 @@ fn begin<F: Filesystem>(
     let link = match caretaker {
         Some(CaredMount::Outlives(continued, facts, lock)) => {
             let kept = (continued, facts, lock);
-            let serving = start_kept(args, (filesystem, placement, trace), kept, (device, &own, config))?;
+            let user = only_user(args, mounted);
+            let serving = start_kept(args, (filesystem, placement, trace), kept, (device, &own, user))?;
             return begin_kept(args, serving, client, (mounted, metrics, trace), send);
         }
         Some(CaredMount::Ends(link)) => Some(link),
         None => None,
     };
-    let filesystem = Device::new(filesystem, placement, &own, ring.is_some(), trace);
-    let started = filesystem.started();
-    let session = Session::from_fd(filesystem, device, config.acl, config).map_err(RunError::Handshake)?;
-    start_session_thread(&send, move || session.run())?;
-    // The session has answered no request yet: the ring starts first.
-    let ring = start_ring(args, (&started, ring), (&own, trace), mounted, send)?;
-    // The session owns the file system now, and drops it at its end.
-    drop(started);
+    let agreed = negotiate(filesystem, device, ring.is_some()).map_err(RunError::Handshake)?;
+    let session = DeviceSession {
+        devices: session_devices(args, &own, mounted.is_handed_over())?,
+        kept: None,
+        max_write: args.settings().max_write as usize,
+        resent: Vec::new(),
+        only_user: only_user(args, mounted),
+        trace: Arc::clone(trace),
+    };
+    let threads = session.start(&agreed.filesystem, placement).map_err(os("cannot start a thread"))?;
+    start_session_thread(&send, move || threads.wait())?;
+    // If the kernel expects a ring, it sends no request before there is one.
+    let ring = start_ring(args, (&agreed, ring), (&own, trace), mounted, send)?;
+    // The threads own the file system now. The last one drops it at its end.
+    drop(agreed);
     log::debug!("requests come over {}", if ring.is_some() { "io_uring" } else { "/dev/fuse" });
     let answers = answer_questions(args, mounted, client, (metrics, ring.is_some(), trace))?;
     announce(args, mounted, client.map(|served| served.client))?;
@@ -220,16 +226,12 @@ fn begin<F: Filesystem>(
     Ok(Begun { answers, ring, link })
 }
 
-/// Returns the options of fuser's session.
-fn session_config(args: &Args, mounted: &Mounted) -> Config {
-    let mut config = Config::default();
+/// Returns the only user, beside root, whose requests are served. `None` if the kernel decides
+/// alone.
+fn only_user(args: &Args, mounted: &Mounted) -> Option<u32> {
     // The kernel checks the users of a mount that another program has made by its own options.
     let for_all = args.mount_options().allow_other || mounted.is_handed_over();
-    config.acl = if for_all { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(args.threads());
-    // A clone needs /dev/fuse, which the process may not reach without a right to mount.
-    config.clone_fd = args.threads() > 1 && !mounted.is_handed_over();
-    config
+    (!for_all).then(|| rustix::process::geteuid().as_raw())
 }
 
 /// Starts the thread `fuse`, which reports the end of the session to the main thread.
@@ -292,13 +294,13 @@ fn begin_kept(
 /// There has to be a ring, and there is none.
 fn start_ring<F: Filesystem>(
     args: &Args,
-    (started, ring): (&Started<F>, Option<Ring>),
+    (agreed, ring): (&Negotiation<F>, Option<Ring>),
     (device, trace): (&Arc<OwnedFd>, &Arc<Trace>),
     mounted: &Mounted,
     send: mpsc::Sender<Event>,
 ) -> Result<Option<Serving>, RunError> {
-    let serving = match (started.get().filter(|agreed| agreed.ring), ring) {
-        (Some(agreed), Some(ring)) => {
+    let serving = match (agreed.ring, ring) {
+        (true, Some(ring)) => {
             let failed = move |e| drop(send.send(Event::Ended(Err(e))));
             ring.start(&agreed.filesystem, device, (mounted.path().to_owned(), trace), failed).map(Some)
         }

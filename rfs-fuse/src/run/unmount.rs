@@ -212,7 +212,7 @@ fn wait(
     }
 }
 
-/// Returns true if a session failed with `error` because of an unmount. fuser itself handles
+/// Returns true if a session failed with `error` because of an unmount. Session threads handle
 /// ENODEV. A thread that has dequeued a request (such as a last RELEASE) when the connection ends
 /// gets ECONNABORTED. If the mount is still in the tree, ECONNABORTED means that the connection
 /// was aborted (`/sys/fs/fuse/connections/N/abort`).

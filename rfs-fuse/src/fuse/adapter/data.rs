@@ -44,8 +44,8 @@ fn send(reply: ReplyData, data: ReadData<'_>) {
     match data {
         ReadData::Bytes(bytes) => reply.data(bytes),
         ReadData::Mapped { memory, offset, len } => {
-            // SAFETY: the slice goes only into the writev that sends the reply. fuser builds an
-            // IoSlice of it without reading the bytes, and keeps no reference after the call.
+            // SAFETY: the slice goes only into the writev that sends the reply. The channel builds
+            // an IoSlice of it, reads single bytes as volatile, and keeps no reference.
             let lend = || unsafe { memory.as_syscall_slice(offset, len) };
             reply.shared_data(len, lend, |into| memory.read(offset, into));
         }

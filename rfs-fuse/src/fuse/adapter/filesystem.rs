@@ -44,6 +44,11 @@ impl Filesystem for Adapter {
         self.client.locks.will_release();
     }
 
+    fn interrupt(&self, unique: u64) -> bool {
+        self.locks.interrupt(unique);
+        true
+    }
+
     fn init(&mut self, config: &mut KernelConfig) {
         self.settings.negotiate(config);
         self.settings.negotiate_names(config);
@@ -285,7 +290,7 @@ impl Filesystem for Adapter {
             return self.answer_result("setlk", self.client.locks.unlock(&wanted), reply);
         }
         let failed = match sleep {
-            true => self.locks.lock_waiting(wanted, request.pid(), reply).err(),
+            true => self.locks.lock_waiting(wanted, request, reply).err(),
             false => match self.client.locks.lock(&wanted, None) {
                 Ok(asked) => {
                     self.locks.answer(wanted, asked != LockOutcome::Locked { void: false }, reply);

@@ -75,6 +75,11 @@ impl Barrier {
         self.0.point.set(point).ok();
     }
 
+    /// Returns true if each core has its own request queue.
+    pub(super) fn is_by_core(&self) -> bool {
+        self.0.by_core.load(Ordering::Relaxed)
+    }
+
     /// Returns the states of the session threads.
     pub(in crate::fuse) fn threads(&self) -> &Threads {
         &self.0.threads

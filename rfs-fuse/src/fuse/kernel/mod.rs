@@ -119,6 +119,12 @@ impl Kernel {
         self.barrier.mounted_on(point, by_core);
     }
 
+    /// Returns true if a signal of a caller may come without an INTERRUPT. If the signal comes
+    /// before the kernel hands a request over to a ring, the kernel does not look again then.
+    pub(super) fn may_miss_signals(&self) -> bool {
+        self.barrier.is_by_core()
+    }
+
     pub(super) fn barrier(&self) -> &Barrier {
         &self.barrier
     }

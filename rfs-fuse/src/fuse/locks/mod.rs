@@ -1,10 +1,10 @@
 //! Blocked lock requests, and work between the grant of a lock and its reply.
 //!
 //! A blocked lock request occupies no session thread: the server queues it, and grants it later.
-//! The thread `grants` receives the grants. The thread `locks` interrupts waiters with a pending
-//! signal, which it reads from `/proc` because fuser does not pass FUSE_INTERRUPT on. It also
-//! drops stale pages of a file before it answers a lock. A session thread must not wait for that
-//! drop, because the drop may wait for pages that only a session thread can bring.
+//! The thread `grants` receives the grants. The kernel says which waiters have a signal
+//! (FUSE_INTERRUPT), and the thread `locks` ends their waits at the server. That thread also drops
+//! stale pages of a file before it answers a lock. A session thread must not wait for that drop,
+//! because the drop may wait for pages that only a session thread can bring.
 //!
 //! # Concurrency
 //! Session threads, the threads `grants` and `locks`, and threads `confirming`. The waiters
@@ -30,9 +30,13 @@ pub(super) use self::confirmation::RefusedLock;
 pub use self::waits::{LockWait, LockWaits};
 use self::{
     confirmation::Confirmer,
-    shared::{Shared, State, Waiter},
+    shared::{Interrupt, Shared, State, Waiter},
 };
-use super::{background::Background, kernel::KernelLink, session::ReplyEmpty};
+use super::{
+    background::Background,
+    kernel::KernelLink,
+    session::{ReplyEmpty, Request},
+};
 use rfs_client::{Client, ClientError, LockOutcome, LockRequest};
 
 /// The blocked requests of a mount, and their threads. Dropping this ends the threads, and
@@ -41,7 +45,7 @@ pub(super) struct Locks {
     shared: Arc<Shared>,
     confirmer: Confirmer,
     cancel: Cancel,
-    /// Thread `locks`: interrupts waiters, and drops pages of locked files.
+    /// Thread `locks`: ends waits, and drops pages of locked files.
     poller: Background,
     /// Thread `grants`: receives grants from the server.
     grants: Background,
@@ -81,15 +85,18 @@ impl Locks {
     pub(super) fn lock_waiting(
         &self,
         wanted: LockRequest,
-        tid: u32,
+        request: &Request,
         reply: ReplyEmpty,
     ) -> Result<(), (ClientError, ReplyEmpty)> {
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
         // The outcome may arrive before the server's reply that the request waits.
         let (since, insists, asking, outcome) = (Instant::now(), false, true, None);
-        let waiter = Waiter { wanted, tid, reply, since, insists, asking, outcome };
+        let (tid, unique) = (request.pid(), request.unique());
         let mut rounds = {
             let mut state = self.shared.state.lock();
+            let is_early = state.early.take(unique);
+            let interrupt = if is_early { Interrupt::Arrived } else { Interrupt::Nothing };
+            let waiter = Waiter { wanted, tid, unique, reply, since, insists, interrupt, asking, outcome };
             state.waiters.insert(ticket, waiter);
             state.rounds
         };
@@ -114,6 +121,21 @@ impl Locks {
             Err(e) => return Err((e, reply)),
         }
         Ok(())
+    }
+
+    /// Ends the wait of a request whose caller has a signal, unless the lock is granted first.
+    /// Requests that do not wait go on.
+    pub(super) fn interrupt(&self, unique: u64) {
+        let mut state = self.shared.state.lock();
+        let State { waiters, early, .. } = &mut *state;
+        match waiters.values_mut().find(|waiter| waiter.unique == unique) {
+            Some(waiter) => {
+                waiter.interrupt = Interrupt::Arrived;
+                self.shared.work.notify_one();
+            }
+            // It may begin to wait.
+            None => early.add(unique),
+        }
     }
 
     /// Has other mounts confirm that they hold the conflicting locks. Then repeats the request
@@ -147,7 +169,7 @@ impl Locks {
 
     fn start_poller(&self) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
-        self.poller.start(move || shared.poll_signals())
+        self.poller.start(move || shared.serve_waiters())
     }
 }
 

@@ -37,17 +37,24 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new(device: &Arc<OwnedFd>, unanswered: Unanswered, scope: Arc<RequestScope>) -> Channel {
-        Channel { device: Arc::clone(device), unanswered, scope: Some(scope) }
+    /// Returns the channel of a request that the file system serves. `scope` is its record in the
+    /// kept state, if there is one.
+    pub(super) fn of_operation(
+        device: &Arc<OwnedFd>,
+        unanswered: Unanswered,
+        scope: Option<Arc<RequestScope>>,
+    ) -> Channel {
+        Channel { device: Arc::clone(device), unanswered, scope }
     }
 
-    /// Returns a channel for a request that changes nothing.
-    pub(super) fn plain(device: &Arc<OwnedFd>) -> Channel {
+    /// Returns the channel of a request that no file system serves.
+    pub(super) fn new(device: &Arc<OwnedFd>) -> Channel {
         Channel { device: Arc::clone(device), unanswered: Unanswered::default(), scope: None }
     }
 
-    /// Sends an answer with an error number or 0. The bytes are in memory: a process that is killed
-    /// in the middle of the call would otherwise make the kernel fail the request.
+    /// Sends an answer with an error number or 0. With a kept state, the bytes are in memory: a
+    /// process that is killed in the middle of the call would otherwise make the kernel fail the
+    /// request.
     pub(super) fn send(self, unique: u64, errno: i32, bytes: &[u8]) {
         let Channel { device, unanswered, scope } = self;
         drop(unanswered);
@@ -78,9 +85,11 @@ impl Channel {
 
     /// Sends bytes of mapped memory, which other processes change meanwhile.
     pub(super) fn send_mapped(self, unique: u64, bytes: &[u8]) {
-        for at in (0..bytes.len()).step_by(PAGE).chain(bytes.len().checked_sub(1)) {
-            // SAFETY: the byte is inside the slice. The read only maps its page.
-            let _ = unsafe { bytes.as_ptr().add(at).read_volatile() };
+        if self.scope.is_some() {
+            for at in (0..bytes.len()).step_by(PAGE).chain(bytes.len().checked_sub(1)) {
+                // SAFETY: the byte is inside the slice. The read only maps its page.
+                let _ = unsafe { bytes.as_ptr().add(at).read_volatile() };
+            }
         }
         self.send(unique, 0, bytes);
     }

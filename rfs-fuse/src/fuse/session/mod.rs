@@ -1,17 +1,15 @@
 //! Receives requests from the kernel, and sends the replies.
 //!
-//! [`device`] receives requests over `/dev/fuse` with fuser's session, [`ring`] over io_uring
-//! where the kernel offers it. A [`Filesystem`] does not know how a request arrived. fuser's own
-//! trait allows only replies over `/dev/fuse`. Names and values are fuser's.
+//! fuser negotiates ([`negotiation`]). Then [`device`] receives requests over `/dev/fuse`, and
+//! [`ring`] over io_uring where the kernel offers it. A [`Filesystem`] does not know how a request
+//! arrived. Names and values are fuser's.
 //!
 //! # Concurrency
 //! Several session threads call the [`Filesystem`]. Any thread may send a reply.
 
 mod channel;
-mod core_dump;
 mod device;
-mod direct;
-mod lock_flags;
+mod negotiation;
 mod reply;
 mod request_counts;
 mod ring;
@@ -28,8 +26,8 @@ use fuser::{
 use rfs_proto::LockClass;
 
 pub use self::{
-    device::{Device, Negotiation, Started},
-    direct::{DirectServing, DirectSession, Resent},
+    device::{DeviceServing, DeviceSession, Resent},
+    negotiation::{Negotiation, negotiate},
     reply::{
         ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
         ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
@@ -75,12 +73,6 @@ impl Request {
     }
 }
 
-impl From<&fuser::Request> for Request {
-    fn from(request: &fuser::Request) -> Request {
-        Request { uid: request.uid(), gid: request.gid(), pid: request.pid(), unique: request.unique().0 }
-    }
-}
-
 /// The open file, owner and class of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockedBy {
@@ -123,6 +115,13 @@ pub trait Filesystem: Send + Sync + 'static {
 
     /// Announces a RELEASE, before the session thread records its begin.
     fn will_release(&self) {}
+
+    /// Handles a signal of the caller of request `unique`, which perhaps has not begun yet, or has
+    /// an answer. A request that was carried out must not fail. Returns false if no signal ends any
+    /// request: the kernel then reports no more of them.
+    fn interrupt(&self, _unique: u64) -> bool {
+        false
+    }
 
     /// Negotiates with the kernel, before the first request.
     fn init(&mut self, config: &mut KernelConfig);

@@ -11,84 +11,30 @@ use super::{
     ring::{List, OtherRequests, Slot, abi},
     trace::KernelRequest,
 };
-use crate::fuse::affinity::Unanswered;
-
-/// Path of a reply to the kernel.
-#[derive(Debug)]
-enum Route<D, R> {
-    Device(DeviceReply<D>),
-    Ring(R),
-}
-
-/// A reply over `/dev/fuse` that has not been sent.
-#[derive(Debug)]
-struct DeviceReply<D> {
-    // Dropped before the reply, because dropping the reply sends EIO.
-    unanswered: Unanswered,
-    reply: D,
-    traced: Traced,
-}
 
 /// The request in a trace, if there is one.
 pub(super) type Traced = Option<Box<KernelRequest>>;
 
-impl<D> DeviceReply<D> {
-    /// Sends the reply.
-    #[inline]
-    fn send<R>(self, send: impl FnOnce(D) -> R) -> R {
-        let DeviceReply { unanswered, reply, traced } = self;
-        drop(unanswered);
-        match traced {
-            None => send(reply),
-            Some(traced) => send_traced(*traced, || send(reply)),
-        }
-    }
-}
-
-#[cold]
-fn send_traced<R>(mut traced: KernelRequest, send: impl FnOnce() -> R) -> R {
-    traced.begin_reply();
-    send()
-}
-
-/// Defines types with fuser's names, for both paths.
+/// Defines types with the names of fuser's replies.
 macro_rules! replies {
-    ($($(#[$doc:meta])* $name:ident over $ring:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident over $slot:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Debug)]
-        pub struct $name(Route<fuser::$name, $ring>);
+        pub struct $name($slot);
 
-        impl From<(fuser::$name, Unanswered, Traced)> for $name {
-            fn from((reply, unanswered, traced): (fuser::$name, Unanswered, Traced)) -> $name {
-                $name(Route::Device(DeviceReply { unanswered, reply, traced }))
-            }
-        }
-
-        impl From<$ring> for $name {
-            fn from(reply: $ring) -> $name {
-                $name(Route::Ring(reply))
+        impl From<$slot> for $name {
+            fn from(slot: $slot) -> $name {
+                $name(slot)
             }
         }
 
         impl $name {
             /// Fails the request.
             pub fn error(self, errno: Errno) {
-                match self.0 {
-                    Route::Device(reply) => reply.send(|reply| reply.error(errno)),
-                    Route::Ring(reply) => reply.error(errno.code()),
-                }
+                self.0.error(errno.code());
             }
         }
     )*};
-}
-
-impl<D> Route<D, Slot> {
-    fn other_requests(&self) -> Option<OtherRequests> {
-        match self {
-            Route::Device(_) => None,
-            Route::Ring(slot) => slot.other_requests(),
-        }
-    }
 }
 
 replies! {
@@ -123,10 +69,7 @@ replies! {
 impl ReplyAttr {
     /// Sends attributes, and how long the kernel may cache them.
     pub fn attr(self, ttl: &Duration, attr: &FileAttr) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.attr(ttl, attr)),
-            Route::Ring(slot) => slot.answer(&abi::AttrOut::new(*ttl, attr)),
-        }
+        self.0.answer(&abi::AttrOut::new(*ttl, attr));
     }
 }
 
@@ -139,12 +82,7 @@ impl ReplyEntry {
         attr: &FileAttr,
         generation: Generation,
     ) {
-        match self.0 {
-            Route::Device(reply) => {
-                reply.send(|reply| reply.entry_with_ttls(attr_ttl, entry_ttl, attr, generation))
-            }
-            Route::Ring(slot) => slot.answer(&abi::EntryOut::new((*attr_ttl, *entry_ttl), attr, generation)),
-        }
+        self.0.answer(&abi::EntryOut::new((*attr_ttl, *entry_ttl), attr, generation));
     }
 }
 
@@ -158,33 +96,22 @@ impl ReplyCreate {
         handle: FileHandle,
         flags: FopenFlags,
     ) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.created(ttl, attr, generation, handle, flags)),
-            Route::Ring(slot) => {
-                let entry = abi::EntryOut::new((*ttl, *ttl), attr, generation);
-                slot.answer(&abi::CreateOut { entry, open: abi::OpenOut::new(handle, flags) });
-            }
-        }
+        let entry = abi::EntryOut::new((*ttl, *ttl), attr, generation);
+        self.0.answer(&abi::CreateOut { entry, open: abi::OpenOut::new(handle, flags) });
     }
 }
 
 impl ReplyOpen {
     /// Sends a handle, and its flags for the kernel.
     pub fn opened(self, handle: FileHandle, flags: FopenFlags) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.opened(handle, flags)),
-            Route::Ring(slot) => slot.answer(&abi::OpenOut::new(handle, flags)),
-        }
+        self.0.answer(&abi::OpenOut::new(handle, flags));
     }
 }
 
 impl ReplyEmpty {
     /// Reports success.
     pub fn ok(self) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.ok()),
-            Route::Ring(slot) => slot.done(),
-        }
+        self.0.done();
     }
 }
 
@@ -197,10 +124,7 @@ impl ReplyWrite {
 
     /// Sends the number of written bytes.
     pub fn written(self, size: u32) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.written(size)),
-            Route::Ring(slot) => slot.answer(&abi::SizeOut { size, padding: 0 }),
-        }
+        self.0.answer(&abi::SizeOut { size, padding: 0 });
     }
 }
 
@@ -213,10 +137,7 @@ impl ReplyData {
 
     /// Sends bytes.
     pub fn data(self, data: &[u8]) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.data(data)),
-            Route::Ring(slot) => slot.bytes(data),
-        }
+        self.0.bytes(data);
     }
 
     /// Sends bytes of shared memory, which other processes change meanwhile. `lend` returns them as
@@ -227,48 +148,33 @@ impl ReplyData {
         lend: impl FnOnce() -> &'a [u8],
         copy: impl FnOnce(&mut [u8]),
     ) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.data(lend())),
-            Route::Ring(slot) => slot.shared(len, lend, copy),
-        }
+        self.0.shared(len, lend, copy);
     }
 }
 
 impl ReplyXattr {
     /// Sends the length of the value.
     pub fn size(self, size: u32) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.size(size)),
-            Route::Ring(slot) => slot.answer(&abi::SizeOut { size, padding: 0 }),
-        }
+        self.0.answer(&abi::SizeOut { size, padding: 0 });
     }
 
     /// Sends the value.
     pub fn data(self, data: &[u8]) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.data(data)),
-            Route::Ring(slot) => slot.bytes(data),
-        }
+        self.0.bytes(data);
     }
 }
 
 impl ReplyLock {
     /// Sends a conflicting lock, or F_UNLCK.
     pub fn locked(self, start: u64, end: u64, typ: i32, pid: u32) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.locked(start, end, typ, pid)),
-            Route::Ring(slot) => slot.answer(&abi::FileLock { start, end, typ, pid }),
-        }
+        self.0.answer(&abi::FileLock { start, end, typ, pid });
     }
 }
 
 impl ReplyLseek {
     /// Sends the offset.
     pub fn offset(self, offset: i64) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.offset(offset)),
-            Route::Ring(slot) => slot.answer(&abi::LseekOut { offset }),
-        }
+        self.0.answer(&abi::LseekOut { offset });
     }
 }
 
@@ -288,15 +194,8 @@ impl ReplyStatfs {
         namelen: u32,
         frsize: u32,
     ) {
-        match self.0 {
-            Route::Device(reply) => {
-                reply.send(|reply| reply.statfs(blocks, bfree, bavail, files, ffree, bsize, namelen, frsize));
-            }
-            Route::Ring(slot) => {
-                let (counts, sizes) = ([blocks, bfree, bavail, files, ffree], [bsize, namelen, frsize, 0]);
-                slot.answer(&abi::StatfsOut { counts, sizes, spare: [0; 6] });
-            }
-        }
+        let (counts, sizes) = ([blocks, bfree, bavail, files, ffree], [bsize, namelen, frsize, 0]);
+        self.0.answer(&abi::StatfsOut { counts, sizes, spare: [0; 6] });
     }
 }
 
@@ -304,18 +203,12 @@ impl ReplyDirectory {
     /// Adds a name. Returns true if there is no room for it.
     #[must_use]
     pub fn add(&mut self, ino: INodeNo, offset: u64, kind: FileType, name: &OsStr) -> bool {
-        match &mut self.0 {
-            Route::Device(reply) => reply.reply.add(ino, offset, kind, name),
-            Route::Ring(list) => list.add(&[], abi::Dirent::new(ino, offset, kind, name), name.as_bytes()),
-        }
+        self.0.add(&[], abi::Dirent::new(ino, offset, kind, name), name.as_bytes())
     }
 
     /// Sends the names.
     pub fn ok(self) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.ok()),
-            Route::Ring(list) => list.done(),
-        }
+        self.0.done();
     }
 }
 
@@ -332,21 +225,13 @@ impl ReplyDirectoryPlus {
         attr: &FileAttr,
         generation: Generation,
     ) -> bool {
-        match &mut self.0 {
-            Route::Device(reply) => reply.reply.add(ino, offset, name, ttl, attr, generation),
-            Route::Ring(list) => {
-                let entry = abi::EntryOut::new((*ttl, *ttl), attr, generation);
-                let dirent = abi::Dirent::new(ino, offset, attr.kind, name);
-                list.add(zerocopy::IntoBytes::as_bytes(&entry), dirent, name.as_bytes())
-            }
-        }
+        let entry = abi::EntryOut::new((*ttl, *ttl), attr, generation);
+        let dirent = abi::Dirent::new(ino, offset, attr.kind, name);
+        self.0.add(zerocopy::IntoBytes::as_bytes(&entry), dirent, name.as_bytes())
     }
 
     /// Sends the names.
     pub fn ok(self) {
-        match self.0 {
-            Route::Device(reply) => reply.send(|reply| reply.ok()),
-            Route::Ring(list) => list.done(),
-        }
+        self.0.done();
     }
 }

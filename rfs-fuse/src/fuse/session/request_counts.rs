@@ -13,7 +13,7 @@ use std::{
 const STRIPES: usize = 16;
 
 /// Kinds of requests: name, and number of `enum fuse_opcode`.
-const KINDS: [(&str, u32); 35] = [
+const KINDS: [(&str, u32); 36] = [
     ("lookup", 1),
     ("forget", 2),
     ("getattr", 3),
@@ -44,6 +44,7 @@ const KINDS: [(&str, u32); 35] = [
     ("getlk", 31),
     ("setlk", 32),
     ("create", 35),
+    ("interrupt", 36),
     ("fallocate", 43),
     ("readdirplus", 44),
     ("lseek", 46),

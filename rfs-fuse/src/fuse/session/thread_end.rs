@@ -1,18 +1,13 @@
 //! Reports a session thread that ends although the kernel still sends requests.
 //!
-//! fuser ends a session thread that cannot read a request or cannot understand it. fuser returns
-//! the error only after its other threads have ended. Until then the mount would go on with fewer
-//! threads, and a request without an answer.
+//! A session thread ends if it cannot read a request, or if it panics. The session has ended only
+//! when all its threads have. Until then the mount would go on with fewer threads, and perhaps with
+//! a request without an answer.
 //!
 //! # Concurrency
 //! Session threads. The failure handler runs on the thread that ends.
 
-use std::{
-    cell::OnceCell,
-    os::fd::OwnedFd,
-    sync::{Arc, Weak},
-    thread,
-};
+use std::{cell::OnceCell, os::fd::OwnedFd, sync::Arc, thread};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -22,7 +17,7 @@ thread_local! {
 
 /// Dropped when its thread ends.
 struct ThreadEnd {
-    device: Weak<OwnedFd>,
+    device: Arc<OwnedFd>,
     name: String,
 }
 
@@ -30,7 +25,7 @@ struct ThreadEnd {
 pub(super) fn watch(device: &Arc<OwnedFd>) {
     END.with(|end| {
         end.get_or_init(|| ThreadEnd {
-            device: Arc::downgrade(device),
+            device: Arc::clone(device),
             name: thread::current().name().unwrap_or_default().to_owned(),
         });
     });
@@ -38,7 +33,7 @@ pub(super) fn watch(device: &Arc<OwnedFd>) {
 
 impl Drop for ThreadEnd {
     fn drop(&mut self) {
-        if self.device.upgrade().is_some_and(|device| is_connected(&device)) {
+        if is_connected(&self.device) {
             rdmabox::failure::report(&format!("session thread {} ended", self.name));
         }
     }

@@ -3,24 +3,17 @@
 //! # Concurrency
 //! The main thread.
 
-use std::{
-    collections::HashSet,
-    fs::File,
-    io,
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-};
-
-use fuser::{Config, Session};
+use std::{collections::HashSet, fs::File, io, os::fd::OwnedFd, sync::Arc};
 
 use super::caretaker::{HeldMount, Kept, Link};
 use crate::{
     cli::Args,
-    fuse::{
-        Device, DirectServing, DirectSession, Filesystem, Placement, Resent, Trace, descriptors::clone_of,
-    },
+    fuse::{DeviceServing, DeviceSession, Filesystem, Placement, Resent, Trace, negotiate},
     mount::{Mounted, Target},
-    run::error::{RunError, os},
+    run::{
+        devices::session_devices,
+        error::{RunError, os},
+    },
 };
 use rfs_client::KeptState;
 
@@ -45,7 +38,7 @@ pub(in crate::run) enum Cared {
 
 /// Threads that serve a mount.
 pub(in crate::run) struct KeptServing {
-    pub(in crate::run) threads: DirectServing,
+    pub(in crate::run) threads: DeviceServing,
     /// True for a new mount.
     pub(in crate::run) is_first: bool,
     /// The connection with the caretaker.
@@ -105,7 +98,7 @@ pub(in crate::run) fn start_kept<F: Filesystem>(
     args: &Args,
     (mut filesystem, placement, trace): (F, &Placement, &Arc<Trace>),
     (Continued { link, state, previous }, mount, lock): (Continued, HeldMount, Option<File>),
-    (device, own, config): (OwnedFd, &Arc<OwnedFd>, Config),
+    (device, own, only_user): (OwnedFd, &Arc<OwnedFd>, Option<u32>),
 ) -> Result<KeptServing, RunError> {
     let is_first = previous.is_none();
     let (filesystem, devices, resent) = match previous {
@@ -114,18 +107,8 @@ pub(in crate::run) fn start_kept<F: Filesystem>(
             (Arc::new(filesystem), devices, resent)
         }
         None => {
-            let filesystem = Device::new(filesystem, placement, own, false, trace);
-            let started = filesystem.started();
-            // fuser negotiates, and its session ends before the first request.
-            drop(Session::from_fd(filesystem, device, config.acl, config).map_err(RunError::Handshake)?);
-            let agreed =
-                started.get().ok_or_else(|| RunError::Handshake(io::ErrorKind::InvalidData.into()))?;
-            let filesystem = Arc::clone(&agreed.filesystem);
-            let mut devices = vec![Arc::clone(own)];
-            for _ in 1..args.threads() {
-                let clone = clone_of(own.as_fd()).map_err(os("cannot reach the kernel"))?;
-                devices.push(Arc::new(clone.into()));
-            }
+            let filesystem = negotiate(filesystem, device, false).map_err(RunError::Handshake)?.filesystem;
+            let devices = session_devices(args, own, false)?;
             let negotiated = filesystem.negotiated();
             negotiated.into_iter().enumerate().for_each(|(index, value)| state.set_word(index, value));
             state.set_word(MAX_WRITE, args.settings().max_write.into());
@@ -134,7 +117,8 @@ pub(in crate::run) fn start_kept<F: Filesystem>(
         }
     };
     let max_write = state.word(MAX_WRITE) as usize;
-    let session = DirectSession { devices, kept: state, max_write, resent, trace: Arc::clone(trace) };
+    let (kept, trace) = (Some(state), Arc::clone(trace));
+    let session = DeviceSession { devices, kept, max_write, resent, only_user, trace };
     let threads = session.start(&filesystem, placement).map_err(os("cannot start a thread"))?;
     Ok(KeptServing { threads, is_first, link })
 }

@@ -52,7 +52,7 @@ fn are_unbound(mount: &Mount, name: &str) -> bool {
 
 /// Returns true if there are session threads and all of them are pinned.
 fn is_followed(mount: &Mount) -> bool {
-    let threads = threads(mount, "fuser-");
+    let threads = threads(mount, "fuse-");
     !threads.is_empty()
         && threads.iter().all(|thread| thread.policy == SCHED_IDLE && thread.cores.count() == 1)
 }
@@ -177,7 +177,7 @@ fn a_busy_core_does_not_delay_the_mount() {
         assert!(eventually(|| hogged.load(Ordering::Relaxed)));
         // A pinned thread gets hardly any time now. The mount must unpin it every time.
         for _ in 0..5 {
-            assert!(eventually(|| are_unbound(mount, "fuser-")));
+            assert!(eventually(|| are_unbound(mount, "fuse-")));
             ask(&mount.point);
         }
         end.store(true, Ordering::Relaxed);
@@ -210,7 +210,7 @@ fn a_busy_core_does_not_delay_several_callers_of_a_server() {
         while !is_followed(&mount) && Instant::now() < until {
             thread::yield_now();
         }
-        let Some(on) = threads(&mount, "fuser-").pop().filter(|thread| thread.cores.count() == 1) else {
+        let Some(on) = threads(&mount, "fuse-").pop().filter(|thread| thread.cores.count() == 1) else {
             return eprintln!("no thread was pinned here: the test checks less than usual");
         };
         let core = (0..CpuSet::MAX_CPU).find(|core| on.cores.is_set(*core)).expect("a core");
@@ -222,7 +222,7 @@ fn a_busy_core_does_not_delay_several_callers_of_a_server() {
             }
         });
         for _ in 0..5 {
-            assert!(eventually(|| are_unbound(&mount, "fuser-")));
+            assert!(eventually(|| are_unbound(&mount, "fuse-")));
             let before = asked.each_ref().map(|asked| asked.load(Ordering::Relaxed));
             assert!(eventually(|| asked
                 .iter()
@@ -273,7 +273,7 @@ fn a_caller_is_followed_only_while_it_waits_for_each_block() {
                 followed
             });
             assert!(eventually(|| is_deep.load(Ordering::Relaxed)));
-            assert!(eventually(|| are_unbound(mount, "fuser-")));
+            assert!(eventually(|| are_unbound(mount, "fuse-")));
             let before = batches.load(Ordering::Relaxed);
             while batches.load(Ordering::Relaxed) < before + 2000 {
                 assert!(!is_followed(mount));
@@ -292,7 +292,7 @@ fn a_caller_is_followed_only_while_it_waits_for_each_block() {
 fn on_an_idle_mount_no_thread_is_pinned() {
     let (mount, _point) = null(&[]);
     ask_until_followed(&mount);
-    assert!(eventually(|| are_unbound(&mount, "fuser-")));
+    assert!(eventually(|| are_unbound(&mount, "fuse-")));
     mount.unmount();
 }
 

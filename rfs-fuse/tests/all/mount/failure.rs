@@ -35,5 +35,5 @@ fn an_engine_that_fails_ends_the_mount_with_an_error() {
 
 #[test]
 fn a_session_thread_that_fails_ends_the_mount_with_an_error() {
-    fails_with("fuser-0", SleepingCall::Read, "session thread fuser-0 ended");
+    fails_with("fuse-0", SleepingCall::Read, "session thread fuse-0 ended");
 }

@@ -150,6 +150,30 @@ fn a_blocked_lock_request_survives_a_kill() {
     });
 }
 
+/// Detects a signal that is lost with the program that served the wait.
+#[test]
+fn a_signal_ends_a_wait_that_has_survived_a_kill() {
+    each(|lender, mount, over| {
+        let other = lender.mount(over, &[]);
+        let held = open(&other.path("file"));
+        flock(&held, FlockOperation::LockExclusive).expect("locked");
+        let waiter = || Command::new("flock").arg(mount.path("file")).arg("true").spawn().expect("flock(1)");
+        // After the kill, and before the next program serves.
+        for pause in [Duration::from_millis(300), Duration::ZERO] {
+            let mut waits = begins_to_wait(lender, waiter);
+            kill_program(mount);
+            thread::sleep(pause);
+            waits.kill().expect("signal sent");
+            assert!(!exit_of(&mut waits).success());
+        }
+        drop(held);
+        let file = open(&other.path("file"));
+        let is_free = || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        assert!(eventually(is_free), "a waiter that was killed has the lock");
+        other.unmount();
+    });
+}
+
 /// Catches a request that is carried out twice: a second creation, rename or removal of a name
 /// fails, and a second append leaves its bytes twice.
 #[test]

@@ -95,8 +95,10 @@ incoming! {
     MknodIn { mode: u32, rdev: u32, umask: u32, padding: u32 }
     /// `fuse_mkdir_in`
     MkdirIn { mode: u32, umask: u32 }
-    /// `fuse_rename2_in`; of `fuse_rename_in` the first field
-    RenameIn { newdir: u64, flags: u32, padding: u32 }
+    /// `fuse_rename_in`
+    RenameIn { newdir: u64 }
+    /// `fuse_rename2_in`
+    Rename2In { newdir: u64, flags: u32, padding: u32 }
     /// `fuse_link_in`
     LinkIn { oldnodeid: u64 }
     /// `fuse_open_in`
@@ -327,7 +329,8 @@ mod tests {
             (size_of::<CmdReq>(), 24),
             (size_of::<SetattrIn>(), 88),
             (size_of::<MknodIn>(), 16),
-            (size_of::<RenameIn>(), 16),
+            (size_of::<RenameIn>(), 8),
+            (size_of::<Rename2In>(), 16),
             (size_of::<CreateIn>(), 16),
             (size_of::<ReleaseIn>(), 24),
             (size_of::<FlushIn>(), 24),

@@ -18,7 +18,7 @@ use zerocopy::FromBytes;
 use super::{
     abi::{
         CopyFileRangeIn, CreateIn, EntryHeaders, FallocateIn, FlushIn, FsyncIn, GetxattrIn, InHeader, LinkIn,
-        LkIn, LseekIn, MkdirIn, MknodIn, OpenIn, PART, ReadWriteIn, ReleaseIn, RenameIn, SetattrIn,
+        LkIn, LseekIn, MkdirIn, MknodIn, OpenIn, ReadWriteIn, ReleaseIn, Rename2In, RenameIn, SetattrIn,
         SetxattrIn,
     },
     slot::{List, Slot},
@@ -86,8 +86,8 @@ const LK_FLOCK: u32 = 1;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fuse::session) struct Incoming<'a> {
     pub(in crate::fuse::session) header: InHeader,
-    /// Structure of the operation. The rest of the array has bytes of earlier requests.
-    pub(in crate::fuse::session) op: &'a [u8; PART],
+    /// Structure of the operation. Bytes of earlier requests may follow it.
+    pub(in crate::fuse::session) op: &'a [u8],
     /// Names, values and data behind the structure.
     pub(in crate::fuse::session) payload: &'a [u8],
 }
@@ -109,7 +109,7 @@ pub(super) fn moved(headers: &EntryHeaders) -> (u64, Option<(u64, u64)>) {
 }
 
 impl<'a> Incoming<'a> {
-    /// Returns the structure of the operation. All structures fit into `op`.
+    /// Returns the structure of the operation.
     fn op<T: FromBytes>(&self) -> Option<T> {
         T::read_from_prefix(self.op).ok().map(|(op, _)| op)
     }
@@ -178,7 +178,6 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
         opcode::STATFS => fs.statfs(request, slot.into()),
         opcode::RELEASE => {
             let op: ReleaseIn = incoming.op()?;
-            fs.will_release();
             fs.release(request, ino, FileHandle(op.fh), slot.into());
         }
         opcode::FSYNC => {
@@ -270,12 +269,15 @@ fn change_names(
         opcode::UNLINK => fs.unlink(request, ino, incoming.only_name()?, slot.into()),
         opcode::RMDIR => fs.rmdir(request, ino, incoming.only_name()?, slot.into()),
         opcode::RENAME | opcode::RENAME2 => {
-            let op: RenameIn = incoming.op()?;
-            let flags = if incoming.header.opcode == opcode::RENAME2 { op.flags } else { 0 };
+            let RenameIn { newdir } = incoming.op()?;
+            let flags = match incoming.header.opcode {
+                opcode::RENAME2 => incoming.op::<Rename2In>()?.flags,
+                _ => 0,
+            };
             let (from, rest) = incoming.name()?;
             let (to, _) = name(rest)?;
             let flags = RenameFlags::from_bits_retain(flags);
-            fs.rename(request, ino, from, INodeNo(op.newdir), to, flags, slot.into());
+            fs.rename(request, ino, from, INodeNo(newdir), to, flags, slot.into());
         }
         opcode::LINK => {
             let op: LinkIn = incoming.op()?;
@@ -307,9 +309,12 @@ fn extended_attributes(
         }
         opcode::GETXATTR => {
             let op: GetxattrIn = incoming.op()?;
-            // The answer may overwrite the name.
-            let name = incoming.only_name()?.to_owned();
-            fs.getxattr(request, ino, &name, op.size, slot.into());
+            let name = incoming.only_name()?;
+            match slot.answers_in_place() {
+                // The answer may overwrite the name.
+                true => fs.getxattr(request, ino, &name.to_owned(), op.size, slot.into()),
+                false => fs.getxattr(request, ino, name, op.size, slot.into()),
+            }
         }
         opcode::LISTXATTR => {
             let op: GetxattrIn = incoming.op()?;

@@ -3,7 +3,7 @@
 //!
 //! The kernel has a queue per core, and puts a request into the queue of its caller's core.
 //! Threads bound to that core serve it, so no thread on another core wakes up. `/dev/fuse` stays
-//! in use for FORGET, for notifications, and for INTERRUPT, which fuser declines.
+//! in use for FORGET and INTERRUPT, and for notifications.
 //!
 //! [`abi`] has the structures, [`decode`] the requests, [`slot`] the answers, and [`entry`] the
 //! memory shared with the kernel. [`worker`] has the threads, [`cores`] assigns queues to them,

@@ -24,6 +24,9 @@ use crate::fuse::session::{channel::Channel, reply::Traced};
 /// Length of the longest structure in an answer.
 const SMALL: usize = 144;
 
+/// Bytes that a list over `/dev/fuse` has room for from the beginning, at most.
+const MAX_LIST: usize = 64 * 1024;
+
 /// Bytes of an answer behind its header.
 #[derive(Debug)]
 pub(super) enum Payload {
@@ -168,6 +171,11 @@ impl Slot {
         }
     }
 
+    /// Returns true if an answer may overwrite the request.
+    pub(super) fn answers_in_place(&self) -> bool {
+        self.entry().is_some()
+    }
+
     /// Answers with bytes that are in no entry.
     fn send(&mut self, errno: i32, bytes: &[u8]) {
         let unique = self.unique;
@@ -297,8 +305,13 @@ pub(in crate::fuse::session) struct List {
 impl List {
     /// Creates an empty list of up to `limit` bytes.
     pub(super) fn new(slot: Slot, limit: usize) -> List {
-        let limit = slot.entry().map_or(limit, |memory| limit.min(memory.payload_len()));
-        List { slot, len: 0, limit, names: Vec::new() }
+        match slot.entry() {
+            Some(memory) => {
+                let limit = limit.min(memory.payload_len());
+                List { slot, len: 0, limit, names: Vec::new() }
+            }
+            None => List { slot, len: 0, limit, names: Vec::with_capacity(limit.min(MAX_LIST)) },
+        }
     }
 
     pub(in crate::fuse::session) fn error(self, errno: i32) {

@@ -221,12 +221,17 @@ impl Filesystem for Witness {
 type Outcome = (Vec<String>, i32, Vec<u8>);
 
 fn ask(opcode: u32, nodeid: u64, op: &[u8], payload: &[u8]) -> Outcome {
+    ask_over(false, opcode, nodeid, op, payload)
+}
+
+fn ask_over(over_device: bool, opcode: u32, nodeid: u64, op: &[u8], payload: &[u8]) -> Outcome {
     let memory = Entry::new(PAYLOAD).unwrap();
     // SAFETY: no other thread has the entry.
     unsafe { memory.payload_mut(payload.len()) }.copy_from_slice(payload);
-    // As if an earlier request had left these bytes.
+    // As if an earlier request had left these bytes. A device has none behind the structure.
     let mut structure = [0xff; PART];
     structure[..op.len()].copy_from_slice(op);
+    let structure = if over_device { op } else { &structure[..] };
     let header =
         InHeader { opcode, nodeid, uid: 1, gid: 2, pid: 3, unique: UNIQUE, ..InHeader::new_zeroed() };
     let answers = Arc::new(Answers::new().unwrap());
@@ -234,7 +239,7 @@ fn ask(opcode: u32, nodeid: u64, op: &[u8], payload: &[u8]) -> Outcome {
     let witness = Witness::default();
     // SAFETY: as in a worker.
     let payload = unsafe { memory.payload(payload.len()) };
-    dispatch(&witness, &Incoming { header, op: &structure, payload }, slot);
+    dispatch(&witness, &Incoming { header, op: structure, payload }, slot);
     let mut given = Vec::new();
     answers.take(&mut given);
     let [Answer { entry: 4, unique: UNIQUE, errno, payload }] = &given[..] else { panic!("{given:?}") };
@@ -287,7 +292,9 @@ fn requests_are_read_as_the_kernel_writes_them() {
         (32, [&lock[..40], &halves(&[0, 0])].concat(), b"", "setlk 5 8 6 record 10-20 1 33 false"),
     ];
     for (opcode, op, payload, asked) in cases {
-        assert_eq!(ask(opcode, 5, &op, payload).0, [asked], "opcode {opcode}");
+        for over_device in [false, true] {
+            assert_eq!(ask_over(over_device, opcode, 5, &op, payload).0, [asked], "opcode {opcode}");
+        }
     }
 }
 

@@ -219,6 +219,9 @@ impl Worker {
         // SAFETY: the entry is given back only after this call. A slot writes to the payload only
         // where the decoded parts are copies (`decode`).
         let payload = unsafe { memory.payload(headers.entry.payload_sz as usize) };
+        if header.opcode == decode::opcode::RELEASE {
+            filesystem.will_release();
+        }
         decode::dispatch(filesystem, &Incoming { header, op: &headers.op_in, payload }, slot);
         self.give_back(mount, answers)?;
         let idle = |held: &WorkerEntry| held.queue == queue && held.owner == Owner::Kernel;

@@ -19,7 +19,4 @@ mod trace;
 mod writer;
 
 pub(crate) use self::trace::{Trace, TraceError, parse_limit};
-pub(super) use self::{
-    details::Details,
-    kernel_request::{HandledRequest, KernelRequest},
-};
+pub(super) use self::{details::Details, kernel_request::KernelRequest};

@@ -1,8 +1,8 @@
 //! The receive buffer of a thread.
 //!
-//! All its pages are in memory from the beginning: a process that is killed while the kernel copies
-//! a request into absent pages would make the kernel fail the request. Core dumps do not contain
-//! it.
+//! Core dumps do not contain it. For a mount that outlives its process, all its pages are in memory
+//! from the beginning: a process that is killed while the kernel copies a request into absent
+//! pages would make the kernel fail the request.
 //!
 //! # Concurrency
 //! One thread.
@@ -24,10 +24,12 @@ pub(super) struct ReceiveBuffer {
 unsafe impl Send for ReceiveBuffer {}
 
 impl ReceiveBuffer {
-    /// Allocates a buffer for writes of up to `max_write` bytes.
-    pub(super) fn new(max_write: usize) -> io::Result<ReceiveBuffer> {
+    /// Allocates a buffer for writes of up to `max_write` bytes. `populated`: its pages are in
+    /// memory from now on.
+    pub(super) fn new(max_write: usize, populated: bool) -> io::Result<ReceiveBuffer> {
         let len = (max_write + MORE).next_multiple_of(MORE);
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        let populate = if populated { MapFlags::POPULATE } else { MapFlags::empty() };
+        let flags = MapFlags::PRIVATE | populate;
         // SAFETY: the kernel chooses the address of the new mapping.
         let start =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };

@@ -28,7 +28,9 @@ impl Resent {
 
     /// Returns the kernel's number of the request, if the kernel has sent it before.
     pub fn repeated(&self) -> Option<u64> {
-        parse(&self.0).filter(|parsed| parsed.is_repeated).map(|parsed| parsed.header.unique)
+        let is_operation = |arrived: &Arrived<'_>| matches!(arrived, Arrived::Operation { .. });
+        let parsed = parse(&self.0).filter(|parsed| parsed.is_repeated && is_operation(&parsed.arrived));
+        parsed.map(|parsed| parsed.header.unique)
     }
 
     /// Has the kernel send again each request that was taken and has no answer. Reads all of them
@@ -39,7 +41,7 @@ impl Resent {
     pub fn take_all(device: &OwnedFd, max_write: usize) -> io::Result<Vec<Resent>> {
         let message = OutHeader { len: size_of::<OutHeader>() as u32, error: NOTIFY_RESEND, unique: 0 };
         rustix::io::write(device, message.as_bytes())?;
-        let mut buffer = ReceiveBuffer::new(max_write)?;
+        let mut buffer = ReceiveBuffer::new(max_write, true)?;
         let flags = rustix::fs::fcntl_getfl(device)?;
         rustix::fs::fcntl_setfl(device, flags | OFlags::NONBLOCK)?;
         let taken = take(device, &mut buffer);
