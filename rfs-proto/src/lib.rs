@@ -36,7 +36,7 @@ pub use message::{
 pub use posix::{acl, mode, xattr};
 
 /// Version of the protocol. Both peers must have the same version.
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

@@ -64,8 +64,8 @@ fn the_examples_cover_every_variant() {
         firsts
     };
     let request_numbers = firsts(requests().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(request_numbers, (0..45).collect::<Vec<u8>>());
-    assert_eq!(decode_request(&[45]), Err(DecodeError::Malformed));
+    assert_eq!(request_numbers, (0..46).collect::<Vec<u8>>());
+    assert_eq!(decode_request(&[46]), Err(DecodeError::Malformed));
     let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
     assert_eq!(reply_numbers, (0..23).collect::<Vec<u8>>());
     assert_eq!(decode_reply(&[23]), Err(DecodeError::Malformed));
@@ -98,11 +98,11 @@ fn the_version_of_an_attach_of_any_version_is_readable() {
 fn the_refusal_of_another_version_names_the_version_of_the_server() {
     let mut out = vec![1, 2, 3];
     encode_version_refusal(&mut out);
-    let hex = "00 5d 11";
+    let hex = "00 5d 12";
     assert_eq!(out, unhex(hex));
     assert_documented(hex);
     for (hex, version) in [
-        (hex, Some(17)),
+        (hex, Some(18)),
         ("00 5d 8101", Some(129)),
         ("00 5d", None),
         ("00 5d 80", None),

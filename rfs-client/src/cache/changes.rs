@@ -86,6 +86,7 @@ impl<'r> Effect<'r> {
             | Request::Forget { .. }
             | Request::HoldPages { .. }
             | Request::DropPages { .. }
+            | Request::Tmpfile { .. }
             | Request::ReachStore { .. } => return None,
         };
         let ino = match *request {

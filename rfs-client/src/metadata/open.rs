@@ -164,8 +164,18 @@ impl OpenFiles {
         }
         let Creator { uid, gid, umask } = by;
         let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
+        self.open_created(opened, start)
+    }
+
+    /// Takes in a file that the server has created and opened, with a reference besides that of the
+    /// open.
+    fn open_created(&self, opened: Opened, start: OpenStart) -> Result<Attr, ClientError> {
         let ino = opened.attr.ino;
         let inode = self.caching.acquire(&opened.attr);
+        if opened.attr.nlink == 0 {
+            // The server keeps the file until this client reports that it is forgotten.
+            inode.unlinked.store(true, Ordering::Relaxed);
+        }
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
         let adopted = match self.adopt(&inode, &mut opens, opened, start, true) {
@@ -186,6 +196,16 @@ impl OpenFiles {
                 Err(e)
             }
         }
+    }
+
+    /// Creates a regular file without a name and opens it. Takes a reference, besides that of the
+    /// open. [`Names::link`](super::names::Names::link) gives it a name.
+    pub fn create_unnamed(&self, parent: u64, perm: u32, by: Creator) -> Result<Attr, ClientError> {
+        let _arrival = self.inodes.arrival();
+        let start = self.before_open();
+        let Creator { uid, gid, umask } = by;
+        let opened = self.call_opened(&Request::Tmpfile { parent, perm, umask, uid, gid })?;
+        self.open_created(opened, start)
     }
 
     /// Returns true if the inode is open here.

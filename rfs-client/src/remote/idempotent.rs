@@ -37,6 +37,7 @@ pub(crate) fn is_idempotent(request: &Request<'_>) -> bool {
         Request::SetAttr { .. }
         | Request::Mknod { .. }
         | Request::Create { .. }
+        | Request::Tmpfile { .. }
         | Request::Mkdir { .. }
         | Request::Symlink { .. }
         | Request::Link { .. }

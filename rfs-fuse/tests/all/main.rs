@@ -32,6 +32,7 @@ mod names {
     mod special_files;
     mod tree;
     mod unlinked;
+    mod unnamed;
     mod whiteouts;
     mod xattr;
 }

@@ -131,7 +131,7 @@ pub enum Request<'a> {
     },
     /// Creates a hard link. → `Attr`
     Link {
-        /// Inode. It must not be a directory.
+        /// Inode. It must not be a directory. ENOENT if it has lost its last name.
         ino: u64,
         /// Directory of the new name.
         parent: u64,
@@ -470,6 +470,21 @@ pub enum Request<'a> {
     ReachStore {
         /// Number of the store.
         store: u16,
+    },
+    /// Creates a regular file without a name and opens it for writing. The first
+    /// [`Link`](Request::Link) gives it a name. Without a name, it goes as an unlinked file does. →
+    /// `Opened`
+    Tmpfile {
+        /// Directory whose default ACL and set-group-ID bit apply. It does not change.
+        parent: u64,
+        /// Permission bits.
+        perm: u32,
+        /// Bits to clear in the permission bits, unless the directory has a default ACL.
+        umask: u32,
+        /// Owner.
+        uid: u32,
+        /// Group, unless the directory is setgid.
+        gid: u32,
     },
 }
 

@@ -245,6 +245,10 @@ fn session_requests() -> Vec<(&'static str, Request<'static>)> {
         ("2a ac02", Request::HoldPages { ino: 300 }),
         ("2b 05", Request::DropPages { ino: 5 }),
         ("2c 03", Request::ReachStore { store: 3 }),
+        (
+            "2d 05 a403 12 e807 00",
+            Request::Tmpfile { parent: 5, perm: 0o644, umask: 0o22, uid: 1000, gid: 0 },
+        ),
     ]
 }
 

@@ -101,6 +101,12 @@ impl Orphans {
         self.0.remove(&ino)?.idle_bytes
     }
 
+    /// Forgets an orphan that gets a name, and returns the sessions that may use it. It is not
+    /// idle.
+    pub fn take(&mut self, ino: u64) -> Sessions {
+        self.0.remove(&ino).map(|orphan| orphan.holders).unwrap_or_default()
+    }
+
     /// Returns the idle orphans, in order.
     pub fn idle(&self) -> Vec<u64> {
         let idle = self.0.iter().filter(|(_, orphan)| orphan.idle_bytes.is_some());
@@ -138,6 +144,7 @@ mod tests {
         End(u64),
         Rest(u64, u64),
         Wake(u64),
+        Take(u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -149,6 +156,7 @@ mod tests {
             1 => session.prop_map(Step::End),
             2 => (1..6u64, 0..100u64).prop_map(|(ino, bytes)| Step::Rest(ino, bytes)),
             2 => (1..6u64).prop_map(Step::Wake),
+            1 => (1..6u64).prop_map(Step::Take),
         ]
     }
 
@@ -197,6 +205,12 @@ mod tests {
                         if let Some((_, idle)) = rests {
                             *idle = Some(bytes);
                         }
+                    }
+                    Step::Take(ino) => {
+                        let mut taken = orphans.take(ino).to_vec();
+                        taken.sort_unstable();
+                        let expected = model.remove(&ino).map_or_else(Vec::new, |(holders, _)| holders.into_iter().collect());
+                        prop_assert_eq!(taken, expected);
                     }
                     Step::Wake(ino) => {
                         let idle = model.get_mut(&ino).and_then(|(_, idle)| idle.take());

@@ -97,6 +97,7 @@ requests! {
     HoldPages:     "holdpages",    Names, Waits;
     DropPages:     "droppages",    Names, Waits;
     ReachStore:    "reachstore",   Names, Waits;
+    Tmpfile:       "tmpfile",      Names, Waits;
 }
 
 /// Returns true if the requests at this position carry or check data.

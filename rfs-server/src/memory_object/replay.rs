@@ -6,7 +6,7 @@
 //! # Concurrency
 //! Recovery owns the value; one thread uses it.
 
-use rfs_proto::ROOT_INO;
+use rfs_proto::{FileKind, ROOT_INO};
 
 use super::{
     log::LogError,
@@ -24,6 +24,10 @@ use crate::{
     },
     space::alloc::range::Range,
 };
+
+/// Device number of a file without a name that may get one. Other regular files have 0. Servers
+/// that do not know it ignore it: there, the file gets no name.
+const NAMEABLE: u32 = 1;
 
 /// The inodes and sessions at the current point of the log.
 #[derive(Debug, Default)]
@@ -176,6 +180,10 @@ impl State {
         }
         (inode.perm, inode.nlink, inode.uid, inode.gid, inode.rdev) = (perm, nlink, uid, gid, rdev);
         (inode.atime, inode.mtime, inode.ctime, inode.slot) = (atime, mtime, ctime, slot);
+        if kind == FileKind::Regular {
+            inode.is_nameable = nlink == 0 && rdev == NAMEABLE;
+            inode.rdev = 0;
+        }
         if attributes.xattr_version > 0 {
             inode.xattrs_mut().restore_version(attributes.xattr_version);
         }
@@ -202,6 +210,7 @@ pub fn attributes(inode: &Inode) -> Attributes<'_> {
         Body::Symlink(target) => Content::Symlink(target),
         Body::Special => Content::Special,
     };
+    let rdev = if inode.is_nameable { NAMEABLE } else { rdev };
     let xattr_version = inode.xattrs.as_ref().map_or(0, |xattrs| xattrs.version());
     Attributes { kind, perm, nlink, uid, gid, rdev, atime, mtime, ctime, slot, xattr_version, content }
 }
@@ -213,8 +222,6 @@ pub fn names(directory: &Directory) -> impl Iterator<Item = (&[u8], (u64, u64))>
 
 #[cfg(test)]
 mod tests {
-    use rfs_proto::FileKind;
-
     use super::*;
 
     /// Returns a state with directories (inode, parent) and names (directory, name, inode).
@@ -273,6 +280,24 @@ mod tests {
         assert!(removed(&[(2, "a", 3)]).is_err(), "nor has anything a name in them");
         let elsewhere = check(&[(1, 1), (2, 1), (3, 1)], &[(1, "a", 2), (2, "b", 3)]);
         assert_eq!(elsewhere, Err(NoTree::Place(3)));
+    }
+
+    /// Detects a file without a name that cannot get one after a restart, and an unlinked file that
+    /// can.
+    #[test]
+    fn a_file_that_may_get_a_name_is_told_from_an_unlinked_one() {
+        let root = state(&[(1, 1)], &[]).inodes[&1].clone();
+        let (kind, content) = (FileKind::Regular, Content::File(0, 0));
+        let file = Attributes { kind, nlink: 0, content, ..attributes(&root) };
+        for is_nameable in [false, true] {
+            let mut state = State::default();
+            state.apply(Op::Inode(7, file)).unwrap();
+            state.inodes.get_mut(&7).unwrap().is_nameable = is_nameable;
+            let before = state.inodes[&7].clone();
+            let mut next = State::default();
+            next.apply(Op::Inode(7, attributes(&before))).unwrap();
+            assert_eq!((next.inodes[&7].is_nameable, next.inodes[&7].rdev), (is_nameable, 0));
+        }
     }
 
     /// A listing would look forever for an inode that was freed while it has a name.

@@ -54,6 +54,7 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         | Request::SetAttr { .. }
         | Request::Mknod { .. }
         | Request::Create { .. }
+        | Request::Tmpfile { .. }
         | Request::Mkdir { .. }
         | Request::Symlink { .. }
         | Request::Link { .. }

@@ -229,6 +229,18 @@ impl Filesystem for Adapter {
         self.create_file(request, (parent, name), (mode, umask), flags, reply);
     }
 
+    fn tmpfile(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        self.create_unnamed_file(request, parent, (mode, umask), flags, reply);
+    }
+
     fn read(
         &self,
         request: &Request,

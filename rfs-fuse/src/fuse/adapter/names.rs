@@ -152,4 +152,27 @@ impl Adapter {
             Err(e) => reply.error(self.name_errno("create", query.thread, &e)),
         }
     }
+    /// Creates a file without a name and opens it.
+    pub(super) fn create_unnamed_file(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        (mode, umask): (u32, u32),
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let _arrival = self.client.caching.arrival();
+        let since = self.client.caching.since();
+        match self.client.files.create_unnamed(parent.0, mode & 0o7777, creator(request, umask)) {
+            Ok(attr) => {
+                let guard = self.client.caching.hold_recalls();
+                let opened = self.new_handle(&guard, since, &attr, flags);
+                let query = (since, request.pid());
+                self.lifetimes.created_unnamed(&self.client, &guard, query, &attr, opened, reply);
+            }
+            // The directory was removed.
+            Err(ClientError::Errno(rfs_proto::Errno::ESTALE)) => reply.error(Errno::ENOENT),
+            Err(e) => reply.error(self.errno("tmpfile", &e)),
+        }
+    }
 }

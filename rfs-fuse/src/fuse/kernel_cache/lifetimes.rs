@@ -126,6 +126,20 @@ impl Lifetimes {
         let ttl = self.of_both(guard, query, attr);
         reply.created(&ttl, &convert::attr(attr), GENERATION, handle, flags);
     }
+
+    pub(in crate::fuse) fn created_unnamed(
+        &self,
+        client: &Client,
+        guard: &RecallGuard<'_>,
+        (since, thread): (RequestTime, u32),
+        attr: &Attr,
+        (handle, flags): (FileHandle, FopenFlags),
+        reply: ReplyCreate,
+    ) {
+        client.attributes.told(attr, thread);
+        let ttl = upto(self.attr, guard.may_cache(since, attr));
+        reply.created(&ttl, &convert::attr(attr), GENERATION, handle, flags);
+    }
 }
 
 /// Returns attributes of no inode.

@@ -233,6 +233,19 @@ pub trait Filesystem: Send + Sync + 'static {
         reply: ReplyCreate,
     );
 
+    /// Creates a file without a name, and opens it. After ENOSYS, the kernel answers EOPNOTSUPP.
+    fn tmpfile(
+        &self,
+        _: &Request,
+        _parent: INodeNo,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
     /// Reads `range`, its first byte and its length, through a file that is open with `flags`.
     fn read(
         &self,

@@ -10,10 +10,7 @@ use std::{
 };
 
 use crate::common::{Lender, Mount, directory, each, is_mounted, pairs, providers};
-use rustix::{
-    fs::{CWD, Mode, OFlags, RenameFlags, XattrFlags, lgetxattr, open, renameat_with, setxattr},
-    io::Errno,
-};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, XattrFlags, lgetxattr, open, renameat_with, setxattr};
 
 const MIB: u64 = 1 << 20;
 
@@ -226,7 +223,7 @@ fn an_upper_layer_is_as_in_a_file_system_in_memory() {
             assert_eq!(change(&overlay), should);
             assert_eq!(tree(overlay.point.path()), seen);
             let nameless = open(overlay.point.path(), OFlags::TMPFILE | OFlags::WRONLY, Mode::RUSR);
-            assert_eq!(nameless.map(drop), Err(Errno::OPNOTSUPP));
+            drop(nameless.expect("a file without a name"));
             drop(overlay);
             assert_eq!(tree(&upper), kept);
             let again = Overlay::over(lower, &upper, &work).expect("mounted");

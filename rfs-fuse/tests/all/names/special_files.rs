@@ -13,7 +13,7 @@ use std::{
 
 use crate::common::{each, pairs};
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, makedev, mknodat, open},
+    fs::{CWD, FileType, Mode, makedev, mknodat},
     io::Errno,
 };
 
@@ -77,13 +77,5 @@ fn device_nodes_and_suid_programs_have_an_effect_if_the_mount_allows_it() {
         assert_eq!(fs::read(b.path("null")).expect("a device"), b"");
         let out = Command::new(b.path("id")).arg("-u").output().expect("it runs");
         assert_eq!(String::from_utf8_lossy(&out.stdout), format!("{OWNER}\n"));
-    });
-}
-
-#[test]
-fn there_are_no_files_without_a_name() {
-    each(16 * MIB, |_, mount| {
-        let unnamed = open(&mount.point, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR).map(drop);
-        assert_eq!(unnamed, Err(Errno::OPNOTSUPP));
     });
 }

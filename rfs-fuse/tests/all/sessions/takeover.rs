@@ -18,7 +18,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FlockOperation, flock, major, minor},
+    fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, linkat, major, minor},
     process::{Pid, Signal, kill_process},
 };
 
@@ -171,6 +171,28 @@ fn a_signal_ends_a_wait_that_has_survived_a_kill() {
         let is_free = || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         assert!(eventually(is_free), "a waiter that was killed has the lock");
         other.unmount();
+    });
+}
+
+/// Detects a file without a name that goes with the program, or that cannot get one afterwards.
+#[test]
+fn a_file_without_a_name_survives_a_kill() {
+    each(|lender, mount, _| {
+        let free = lender.free_blocks();
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        let [named, gone] = [0; 2].map(|_| {
+            File::from(rustix::fs::open(&mount.point, flags, Mode::RUSR | Mode::WUSR).expect("made"))
+        });
+        for file in [&named, &gone] {
+            file.write_all_at(&pattern(100_000, 3), 0).expect("written");
+        }
+        kill_program(mount);
+        linkat(&named, "", CWD, mount.path("named"), AtFlags::EMPTY_PATH).expect("linked");
+        kill_program(mount);
+        assert!(fs::read(mount.path("named")).expect("read") == pattern(100_000, 3));
+        fs::remove_file(mount.path("named")).expect("removed");
+        drop((named, gone));
+        assert!(eventually(|| lender.free_blocks() == free), "the space of the files is free");
     });
 }
 

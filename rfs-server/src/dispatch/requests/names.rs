@@ -78,10 +78,12 @@ impl Call<'_> {
                 self.make(session, Place { parent, name }, new, now)
             }
             Request::Create { parent, name, perm, umask, uid, gid, exclusive } => {
-                let kind = FileKind::Regular;
-                let new = New { kind, perm, umask, uid, gid, rdev: 0, target: b"", slot: 0 };
-                let place = Place { parent, name };
+                let (new, place) = (New::file(perm, umask, (uid, gid)), Place { parent, name });
                 self.answered_changing(&[parent], |meta| create(meta, session, place, (new, exclusive), now))
+            }
+            Request::Tmpfile { parent, perm, umask, uid, gid } => {
+                let new = New::file(perm, umask, (uid, gid));
+                self.answered_changing(&[parent], |meta| create_unnamed(meta, session, parent, new, now))
             }
             Request::Mkdir { parent, name, perm, umask, uid, gid } => {
                 let kind = FileKind::Directory;
@@ -103,6 +105,7 @@ impl Call<'_> {
                 meta.may_change(parent)?;
                 meta.may_link(ino)?;
                 let effects = meta.namespace.link(ino, parent, name, now)?;
+                meta.got_name(ino);
                 meta.settle(session, &effects, &[Place { parent, name }]);
                 meta.cache_names(session, parent);
                 meta.visible_attrs(session, ino).map(Reply::Attr)
@@ -219,6 +222,35 @@ fn rename(
     meta.cache_names(session, from.parent);
     meta.cache_names(session, to.parent);
     Ok(meta.removed())
+}
+
+/// Makes a file without a name, and opens it.
+fn create_unnamed(
+    meta: &mut WriteView<'_>,
+    session: u64,
+    parent: u64,
+    new: New<'_>,
+    now: i64,
+) -> Result<Reply, Stop> {
+    meta.may_change(parent)?;
+    let new = meta.new_inode(parent, new)?;
+    meta.namespace.may_make_nameable(parent)?;
+    meta.may_open_one_more()?;
+    let slot = meta.table.take().ok_or(Errno::ENOSPC)?;
+    let ino = meta.namespace.make_nameable(parent, New { slot, ..new }, now)?;
+    begin(meta, ino)?;
+    // The session learns of the number while the file counts as linked, so it holds the number.
+    let opened = meta.open_made(session, ino, true);
+    let effects = meta.namespace.unname(ino, now)?;
+    meta.settle(session, &effects, &[]);
+    match opened {
+        Ok(Reply::Opened(mut opened)) => {
+            opened.attr.nlink = 0;
+            Ok(Reply::Opened(opened))
+        }
+        // The session has ended. No other session knows the file, which `settle` has removed.
+        other => Ok(other?),
+    }
 }
 
 /// Makes a file, or opens the file of that name.

@@ -253,6 +253,7 @@ fn adds(request: &Request<'_>) -> bool {
         request,
         Request::Mknod { .. }
             | Request::Create { .. }
+            | Request::Tmpfile { .. }
             | Request::Mkdir { .. }
             | Request::Symlink { .. }
             | Request::Link { .. }

@@ -79,6 +79,7 @@ pub(in crate::dispatch) fn may_ask(squash: Squash, request: &Request<'_>) -> Res
         | Request::SetAttr { .. }
         | Request::Readlink { .. }
         | Request::Create { .. }
+        | Request::Tmpfile { .. }
         | Request::Mkdir { .. }
         | Request::Symlink { .. }
         | Request::Link { .. }

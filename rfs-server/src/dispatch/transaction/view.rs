@@ -18,7 +18,7 @@ use super::{
     locked_inodes::{LockedInodes, Stop},
 };
 use crate::{
-    coherence::{orphans::Release, recall_queue::Need},
+    coherence::{cache_holders::Part, orphans::Release, recall_queue::Need},
     dispatch::state::{
         journal::{Journal, LoggedReply, Number},
         lock_order::Guard,
@@ -290,6 +290,16 @@ impl WriteView<'_> {
         }
         if let Some(bytes) = self.namespace.inodes_mut().shard_mut(ino).orphans.wake(ino) {
             self.store.idle.remove(bytes);
+        }
+    }
+
+    /// Completes the first name of a file that was made without one: sessions that may use the
+    /// number hear when the file loses its last name.
+    pub(in crate::dispatch) fn got_name(&mut self, ino: u64) {
+        self.wake(ino);
+        let shard = self.namespace.inodes_mut().shard_mut(ino);
+        for holder in shard.orphans.take(ino) {
+            shard.cache_holders.get_mut().add(holder, ino, Part::Number);
         }
     }
 

@@ -42,6 +42,11 @@ pub struct New<'a> {
 }
 
 impl New<'_> {
+    /// Returns a regular file of a user and a group.
+    pub fn file(perm: u32, umask: u32, (uid, gid): (u32, u32)) -> New<'static> {
+        New { kind: FileKind::Regular, perm, umask, uid, gid, rdev: 0, target: b"", slot: 0 }
+    }
+
     /// Returns a whiteout: overlayfs shows it as an absent name, and it hides the name in lower
     /// layers.
     pub fn whiteout(Owner { uid, gid }: Owner, slot: u32) -> New<'static> {
@@ -88,6 +93,8 @@ pub struct Inode {
     /// Raised whenever the file loses extents. It is odd while data of the file moves
     /// ([`rfs_proto::moves`]).
     pub layout_generation: u64,
+    /// The file has never had a name, and may get one.
+    pub is_nameable: bool,
     /// The inode has been locked at least once.
     pub was_locked: bool,
     /// Sessions may cache pages of the file, while any session has it open for writing.
@@ -118,6 +125,7 @@ impl Inode {
             ctime: now,
             slot: new.slot,
             layout_generation: 0,
+            is_nameable: false,
             was_locked: false,
             pages_held: false,
             visitor: 0,

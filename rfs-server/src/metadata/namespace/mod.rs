@@ -141,6 +141,33 @@ impl<I: InodesMut> Namespace<I> {
         Ok((ino, Effects { touched: vec![parent], ..Effects::default() }))
     }
 
+    /// Checks that [`Namespace::make_nameable`] will succeed.
+    pub fn may_make_nameable(&mut self, parent: u64) -> Result<(), I::Stop> {
+        self.directory(parent)?;
+        if self.get(parent)?.nlink == 0 {
+            return Err(Errno::ESTALE.into());
+        }
+        self.inodes.fresh().map(drop)
+    }
+
+    /// Makes a file that may get a name in any directory. It counts as linked until
+    /// [`Namespace::unname`]. A directory is not changed.
+    ///
+    /// # Errors
+    /// ESTALE if the directory is removed, ENOTDIR if it is no directory.
+    pub fn make_nameable(&mut self, parent: u64, new: New<'_>, now: i64) -> Result<u64, I::Stop> {
+        self.may_make_nameable(parent)?;
+        let ino = self.make_inode(parent, new, now)?;
+        self.get_mut(ino)?.is_nameable = true;
+        Ok(ino)
+    }
+
+    /// Takes the link of a file that [`Namespace::make_nameable`] has made.
+    pub fn unname(&mut self, ino: u64, now: i64) -> Result<Effects, Errno> {
+        let orphaned = self.lose_name(ino, now)?;
+        Ok(Effects { touched: vec![ino], orphaned, ..Effects::default() })
+    }
+
     /// Makes an inode for a name in a directory. The directory and the new number were requested.
     fn make_inode(&mut self, parent: u64, new: New<'_>, now: i64) -> Result<u64, I::Stop> {
         let ino = self.inodes.fresh()?;
@@ -161,14 +188,14 @@ impl<I: InodesMut> Namespace<I> {
     /// Adds a name to an inode. The inode and the directory were requested.
     pub fn link(&mut self, ino: u64, parent: u64, name: &[u8], now: i64) -> Result<Effects, Errno> {
         let inode = self.get(ino)?;
-        let (is_directory, nlink) = (inode.is_directory(), inode.nlink);
+        let (is_directory, nlink, is_nameable) = (inode.is_directory(), inode.nlink, inode.is_nameable);
         if self.probe(parent, name)?.is_some() {
             return Err(Errno::EEXIST);
         }
         if is_directory {
             return Err(Errno::EPERM);
         }
-        if nlink == 0 {
+        if nlink == 0 && !is_nameable {
             return Err(Errno::ENOENT);
         }
         if nlink >= self.max_links {
@@ -176,6 +203,7 @@ impl<I: InodesMut> Namespace<I> {
         }
         let inode = self.get_mut(ino)?;
         inode.nlink += u32::from(!seeded!(LinkUncounted));
+        inode.is_nameable = false;
         inode.ctime = now;
         self.change_entries(Place { parent, name }, now, |directory, _| directory.set(name, ino));
         Ok(Effects { touched: vec![parent, ino], ..Effects::default() })

@@ -99,7 +99,8 @@ fn op_len(code: u32) -> usize {
         | opcode::RENAME2
         | opcode::FSYNC
         | opcode::FSYNCDIR
-        | opcode::CREATE => 16,
+        | opcode::CREATE
+        | opcode::TMPFILE => 16,
         opcode::SETATTR => 88,
         opcode::MKDIR | opcode::RENAME | opcode::LINK | opcode::OPEN | opcode::OPENDIR => 8,
         opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR => 8,

@@ -63,6 +63,7 @@ pub(in crate::fuse::session) mod opcode {
     pub(in crate::fuse::session) const RENAME2: u32 = 45;
     pub(in crate::fuse::session) const LSEEK: u32 = 46;
     pub(in crate::fuse::session) const COPY_FILE_RANGE: u32 = 47;
+    pub(in crate::fuse::session) const TMPFILE: u32 = 51;
 }
 
 /// `FATTR_*`: flags for the fields of a SETATTR.
@@ -196,7 +197,8 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
         | opcode::RENAME
         | opcode::RENAME2
         | opcode::LINK
-        | opcode::CREATE => return change_names(fs, (request, ino), incoming, slot),
+        | opcode::CREATE
+        | opcode::TMPFILE => return change_names(fs, (request, ino), incoming, slot),
         opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
             return extended_attributes(fs, (request, ino), incoming, slot);
         }
@@ -287,6 +289,11 @@ fn change_names(
             let op: CreateIn = incoming.op()?;
             let name = incoming.only_name()?;
             fs.create(request, ino, name, op.mode, op.umask, op.flags as i32, slot.into());
+        }
+        opcode::TMPFILE => {
+            // The name is the kernel's own, and stands for nothing.
+            let op: CreateIn = incoming.op()?;
+            fs.tmpfile(request, ino, op.mode, op.umask, op.flags as i32, slot.into());
         }
         _ => slot.error(Errno::NOSYS.raw_os_error()),
     }

@@ -144,6 +144,11 @@ impl Filesystem for Witness {
         reply.created(&TTL, &attr(), Generation(0), FileHandle(11), FopenFlags::empty());
     }
 
+    fn tmpfile(&self, _: &Request, parent: INodeNo, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+        self.asked(format!("tmpfile {} {mode:o} {umask:o} {flags}", parent.0));
+        reply.created(&TTL, &attr(), Generation(0), FileHandle(11), FopenFlags::empty());
+    }
+
     fn read(
         &self,
         _: &Request,
@@ -271,7 +276,7 @@ fn requests_are_read_as_the_kernel_writes_them() {
         padding: 0,
     };
     let lock = [words(&[8, 6, 10, 20]), halves(&[1, 33, 1, 0])].concat();
-    let cases: [(u32, Vec<u8>, &[u8], &str); 17] = [
+    let cases: [(u32, Vec<u8>, &[u8], &str); 18] = [
         (1, vec![], b"name\0", "lookup 1/2/3 5 \"name\""),
         (3, words(&[0, 0]), b"", "getattr 5"),
         (9, halves(&[0o755, 0o22]), b"d\0", "mkdir 5 \"d\" 755 22"),
@@ -282,6 +287,7 @@ fn requests_are_read_as_the_kernel_writes_them() {
         (45, [words(&[6]), halves(&[1, 0])].concat(), b"a\0bc\0", "rename 5 \"a\" 6 \"bc\" 1"),
         (14, halves(&[2, 0]), b"", "open 5 2"),
         (35, halves(&[65, 0o100_644, 0o22, 0]), b"f\0", "create 5 \"f\" 100644 22 65"),
+        (51, halves(&[66, 0o100_600, 0o22, 0]), b"/\0", "tmpfile 5 100600 22 66"),
         (15, read.as_bytes().to_vec(), b"", "read 5 8 4096 3 2"),
         (16, read.as_bytes().to_vec(), b"abc", "write 5 8 4096 [97, 98, 99] 1 2"),
         (25, words(&[8, 0, 6]), b"", "flush 5 8 6"),

@@ -149,6 +149,72 @@ fn creating_opens() {
     assert_eq!(client.error(create(ROOT_INO, "d", true)), Errno::EEXIST);
 }
 
+fn tmpfile(parent: u64) -> Request<'static> {
+    Request::Tmpfile { parent, perm: 0o666, umask: 0o22, uid: 5, gid: 6 }
+}
+
+/// Detects a file that shows before it has a name, that stays unlinked after it, or that gets a
+/// name after it has lost its last one.
+#[test]
+fn a_file_without_a_name_gets_its_first_name() {
+    let fixture = fixture(16, 8);
+    let client = fixture.client(1);
+    let root = client.stat(ROOT_INO);
+    let Attr { ino, nlink, perm, uid, .. } = client.opened(tmpfile(ROOT_INO)).attr;
+    assert_eq!((nlink, perm, uid), (0, 0o644, 5));
+    assert_eq!((client.stat(ROOT_INO), client.page(ROOT_INO, 0, 10).entries), (root, vec![]));
+    let link = |name| Request::Link { ino, parent: ROOT_INO, name };
+    assert_eq!(client.attr(link(b"a")).nlink, 1);
+    client.close(ino);
+    assert_eq!(client.attr(lookup(ROOT_INO, "a")).nlink, 1, "it outlives the close");
+    client.opened(Request::Open { ino, write: false });
+    client.unlink("a");
+    assert_eq!(client.error(link(b"b")), Errno::ENOENT);
+    client.close(ino);
+    assert_eq!((fixture.free_blocks(), fixture.free_inodes()), (16, 7));
+    let directory = client.mkdir(ROOT_INO, "d").ino;
+    client.done(Request::Rmdir { parent: ROOT_INO, name: b"d" });
+    assert_eq!(client.error(tmpfile(directory)), Errno::ESTALE);
+    assert_eq!(client.error(tmpfile(ino)), Errno::ESTALE);
+}
+
+/// Detects a file whose space stays when its session closes it, forgets it or ends. Detects a
+/// session that does not hear that a file which it has named is unlinked.
+#[test]
+fn a_file_without_a_name_stays_for_its_session() {
+    let fixture = fixture(16, 8);
+    let (client, other) = (fixture.client(1), fixture.client(2));
+    let forget = |ino: u64| client.done(Request::Forget { inos: &ino.to_le_bytes() });
+    // From now on the session takes part in forgetting.
+    client.done(Request::Forget { inos: b"" });
+    let free = || (fixture.free_blocks(), fixture.free_inodes());
+    let make = || {
+        let ino = client.opened(tmpfile(ROOT_INO)).attr.ino;
+        client.allocate(ino, 0, B);
+        ino
+    };
+    let ino = make();
+    assert_eq!(free().1, 6);
+    client.close(ino);
+    assert_eq!((free().1, fixture.dispatcher.idle_inodes()), (7, 1), "it counts as free");
+    assert_eq!(client.stat(ino).nlink, 0, "the session may still use it");
+    forget(ino);
+    assert_eq!((free(), fixture.dispatcher.idle_inodes()), ((16, 7), 0));
+    assert_eq!(client.error(Request::GetAttr { ino }), Errno::ESTALE);
+    // An idle file gets its name, too.
+    let ino = make();
+    client.close(ino);
+    assert_eq!(client.attr(Request::Link { ino, parent: ROOT_INO, name: b"a" }).nlink, 1);
+    assert_eq!((free().1, fixture.dispatcher.idle_inodes()), (6, 0));
+    assert_eq!(other.ask(Request::Unlink { parent: ROOT_INO, name: b"a" }), Reply::Done);
+    assert_eq!(client.stat(ino).nlink, 0, "it stays until the session has forgotten it");
+    forget(ino);
+    assert_eq!(free(), (16, 7));
+    make();
+    fixture.dispatcher.attachments().ended(1);
+    assert_eq!(free(), (16, 7), "the session has ended");
+}
+
 #[test]
 fn symbolic_links() {
     let fixture = fixture(16, 8);
