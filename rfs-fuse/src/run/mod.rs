@@ -7,7 +7,6 @@
 //! The main thread waits for an `Event`. The thread `signals` sends one for each signal, and
 //! the thread `fuse` sends one at the end of the FUSE session. Takes no locks.
 
-mod devices;
 mod error;
 mod events;
 mod greeting;

@@ -1,9 +1,14 @@
-//! The choice between `/dev/fuse` and io_uring.
+//! The choice between `/dev/fuse` and io_uring, and the devices of session threads.
 
-use super::error::RunError;
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use super::error::{RunError, os};
 use crate::{
     cli::{Args, IoUring},
-    fuse::Ring,
+    fuse::{Ring, clone_of},
 };
 
 /// Returns true if `--io-uring=on`, or if it is `auto` and the kernel offers io_uring.
@@ -39,4 +44,21 @@ pub(super) fn prepare_ring(args: &Args) -> Result<Option<Ring>, RunError> {
             Ok(None)
         }
     }
+}
+
+/// Returns a device for each session thread, beginning with `own`. If `shared`, all threads use
+/// `own`: a clone needs /dev/fuse, which the process may not reach without a right to mount.
+pub(super) fn session_devices(
+    args: &Args,
+    own: &Arc<OwnedFd>,
+    shared: bool,
+) -> Result<Vec<Arc<OwnedFd>>, RunError> {
+    let mut devices = vec![Arc::clone(own)];
+    for _ in 1..args.threads() {
+        devices.push(match shared {
+            true => Arc::clone(own),
+            false => Arc::new(clone_of(own.as_fd()).map_err(os("cannot reach the kernel"))?.into()),
+        });
+    }
+    Ok(devices)
 }

@@ -13,11 +13,11 @@ use std::{
 };
 
 use super::{
-    devices::session_devices,
     error::{RunError, os},
     events::{Event, Events},
     greeting::{announce, announce_again},
     or_leave,
+    ring::session_devices,
     takeover::{Cared, Continued, HeldMount, KeptServing, Link, start_kept},
     unmount::{EndRules, MountEnd, NO_WATCHDOG, Served, UNMOUNT_LIMIT, WhenBusy, undo, wait_and_unmount},
 };

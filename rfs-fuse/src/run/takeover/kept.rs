@@ -11,8 +11,8 @@ use crate::{
     fuse::{DeviceServing, DeviceSession, Filesystem, Placement, Resent, Trace, negotiate},
     mount::{Mounted, Target},
     run::{
-        devices::session_devices,
         error::{RunError, os},
+        ring::session_devices,
     },
 };
 use rfs_client::KeptState;
