@@ -66,6 +66,7 @@ impl Need {
             Request::Copy { to, to_offset, len, .. } => (to, to_offset, len),
             Request::Write { ino, offset, data, .. } => (ino, offset, data.len() as u64),
             Request::Create { .. }
+            | Request::Tmpfile { .. }
             | Request::Mknod { .. }
             | Request::Mkdir { .. }
             | Request::Symlink { .. }

@@ -346,6 +346,31 @@ fn no_session_has_an_export_with_eviction_alone() {
     }
 }
 
+/// Detects a file without a name that finds no inode although a file may go. Detects one that stays
+/// forever although it has a name now, and is closed.
+#[test]
+fn a_file_made_without_a_name_counts_as_others() {
+    let fixture = evicting(100, 11, LRU);
+    let client = fixture.client(1);
+    for at in 0..10 {
+        client.put(ROOT_INO, &format!("f{at}"), 0);
+    }
+    assert_eq!(fixture.free_inodes(), 0);
+    let request = Request::Tmpfile { parent: ROOT_INO, perm: 0o600, umask: 0, uid: 5, gid: 6 };
+    let ino = client.opened(request).attr.ino;
+    assert!(!client.names(ROOT_INO).contains(&"f0".into()));
+    client.attr(Request::Link { ino, parent: ROOT_INO, name: b"named" });
+    for at in 0..20 {
+        client.put(ROOT_INO, &format!("g{at}"), 0);
+    }
+    assert!(client.names(ROOT_INO).contains(&"named".into()), "it is open");
+    client.close(ino);
+    for at in 0..20 {
+        client.put(ROOT_INO, &format!("h{at}"), 0);
+    }
+    assert!(!client.names(ROOT_INO).contains(&"named".into()));
+}
+
 #[test]
 fn inodes_run_short_as_space_does() {
     let fixture = evicting(100, 11, LRU);
