@@ -1,16 +1,24 @@
 //! Attacks of ordinary local users on a root server, through its socket, also as root of a user
-//! namespace.
+//! namespace. Users of a mount that is for another user only.
 
 use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
+    fs::{self, File},
+    os::unix::{
+        fs::{FileExt, PermissionsExt, chown},
+        process::CommandExt,
+    },
     path::Path,
     process::{Command, Output},
 };
 
+use super::actors::{Actor, ROOT, STRANGER};
 use crate::common::*;
 use rdmabox::{Address, Session, SessionOptions};
-use rustix::process::Uid;
+use rustix::{
+    fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek},
+    io::Errno,
+    process::Uid,
+};
 
 const MIB: u64 = 1 << 20;
 /// An ordinary user.
@@ -80,4 +88,46 @@ fn root_of_a_user_namespace_is_not_root() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("root and the user that runs it"), "{said}");
     drop(device);
+}
+
+/// The errors of calls on an open file that the kernel passes on without looking at the user.
+fn errors_on(file: &File) -> [Option<Errno>; 3] {
+    [
+        seek(file, SeekFrom::Hole(0)).err(),
+        fallocate(file, FallocateFlags::empty(), 0, 8192).err(),
+        flock(file, FlockOperation::NonBlockingLockExclusive).err(),
+    ]
+}
+
+/// Without --allow-other, an open file lets root do all, because root writes back as a thread of
+/// the kernel, and lets another user read and write only. By a name, neither of them gets in.
+///
+/// Detects a session that serves every user, and one that refuses root.
+#[test]
+fn an_open_file_of_a_users_own_mount_is_for_root_but_not_for_a_stranger() {
+    let (lender, _open, point) = (Lender::new(16 * MIB), OpenDevice::new(), directory());
+    let everyone = lender.mount(Over::Shm, &[]);
+    fs::write(everyone.path("file"), pattern(4096, 1)).expect("written");
+    chown(everyone.path("file"), Some(NOBODY), Some(NOBODY)).expect("chown");
+    chown(point.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
+    let mut command = program();
+    command.args(["--provider", "tcp", "--no-io-uring", &lender.address(Over::Tcp)]).arg(point.path());
+    let mount = Mount::spawn(command.uid(NOBODY).gid(NOBODY), point.path());
+    let owner = Actor { name: "owner", uid: NOBODY, gid: NOBODY, groups: &[] };
+    let path = mount.path("file");
+    let file = owner.does(|| File::options().read(true).write(true).open(&path).expect("open"));
+    for (actor, refusal) in [(ROOT, None), (STRANGER, Some(Errno::ACCESS)), (owner, None)] {
+        let (by_name, errors, first) = actor.does(|| {
+            let mut first = [0];
+            file.read_exact_at(&mut first, 0)
+                .and_then(|()| file.write_all_at(&first, 0))
+                .expect("reads and writes");
+            (File::open(&path).err().and_then(|e| e.raw_os_error()), errors_on(&file), first)
+        });
+        let keeps_out = (actor.uid != NOBODY).then_some(Errno::ACCESS.raw_os_error());
+        assert_eq!((by_name, errors), (keeps_out, [refusal; 3]), "{}", actor.name);
+        assert_eq!(first[0], pattern(1, 1)[0], "{}", actor.name);
+    }
+    drop(file);
+    mount.unmount();
 }
