@@ -317,11 +317,9 @@ fn extended_attributes(
         opcode::GETXATTR => {
             let op: GetxattrIn = incoming.op()?;
             let name = incoming.only_name()?;
-            match slot.answers_in_place() {
-                // The answer may overwrite the name.
-                true => fs.getxattr(request, ino, &name.to_owned(), op.size, slot.into()),
-                false => fs.getxattr(request, ino, name, op.size, slot.into()),
-            }
+            // An answer in the place of the request may overwrite the name.
+            let copy = slot.answers_in_place().then(|| name.to_owned());
+            fs.getxattr(request, ino, copy.as_deref().unwrap_or(name), op.size, slot.into());
         }
         opcode::LISTXATTR => {
             let op: GetxattrIn = incoming.op()?;
