@@ -44,15 +44,15 @@ const fn upper_bound(bucket: usize) -> u64 {
     ((bucket - shift * SUB + 1) << shift) - 1
 }
 
-/// Recorder of durations for any thread.
-pub(crate) struct LatencyRecorder {
+/// Recorder of durations, for any thread. It has 2.5 KiB, and never allocates.
+pub struct LatencyRecorder {
     buckets: [AtomicU64; BUCKETS],
     sum: AtomicU64,
 }
 
 impl LatencyRecorder {
     /// Records a duration with two relaxed atomic additions and no allocation.
-    pub(crate) fn record(&self, latency: Duration) {
+    pub fn record(&self, latency: Duration) {
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(nanos, Ordering::Relaxed);
@@ -60,7 +60,7 @@ impl LatencyRecorder {
 
     /// Returns the durations recorded so far. A concurrent recording may already be in the count
     /// but not in the mean.
-    pub(crate) fn snapshot(&self) -> Histogram {
+    pub fn snapshot(&self) -> Histogram {
         let buckets = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         Histogram::new(buckets, self.sum.load(Ordering::Relaxed))
     }

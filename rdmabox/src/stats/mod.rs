@@ -12,8 +12,7 @@ mod sharded;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use histogram::Histogram;
-pub(crate) use histogram::LatencyRecorder;
+pub use histogram::{Histogram, LatencyRecorder};
 pub(crate) use sharded::{DirectCounts, Direction};
 
 /// A number that only grows.

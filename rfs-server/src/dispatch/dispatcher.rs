@@ -42,7 +42,7 @@ use super::{
         shards::Shards,
         store::Store,
     },
-    stats::{Activity, Counters, Scrubs, request_name},
+    stats::{Activity, CallLatencies, Counters, Scrubs, request_name},
     transaction::{call::Call, permission},
 };
 use crate::{
@@ -78,6 +78,7 @@ pub struct Dispatcher {
     pub(super) sessions: Sessions,
     pub(super) counters: Counters,
     scrubs: Scrubs,
+    latencies: Arc<CallLatencies>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) started: i64,
     /// Identity of the memory, and the number of servers that have served it.
@@ -126,9 +127,9 @@ impl Dispatcher {
 
     fn over(export: ExportState, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
         let ExportState { store, sessions, abandoned } = export;
-        let (counters, scrubs) = (Counters::default(), Scrubs::default());
+        let (counters, scrubs, latencies) = Default::default();
         let memory = (Identity([0; 16]), 1);
-        Dispatcher { store, sessions, counters, scrubs, clock, started, memory, abandoned }
+        Dispatcher { store, sessions, counters, scrubs, latencies, clock, started, memory, abandoned }
     }
 
     /// Sets the alarm to ring when a recall is queued.
@@ -280,6 +281,11 @@ impl Dispatcher {
             sessions: self.sessions.attached(),
             uptime_secs: u64::try_from(elapsed / 1_000_000_000).unwrap_or(0),
         }
+    }
+
+    /// Returns the recorder of the latencies of requests.
+    pub fn latencies(&self) -> &Arc<CallLatencies> {
+        &self.latencies
     }
 
     /// Returns what sessions wait for, and the figures of the status. Takes short locks only: none

@@ -6,6 +6,7 @@
 //! Any thread; relaxed atomics. A snapshot of the counters need not be consistent.
 
 mod activity;
+mod latencies;
 mod scrubs;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rfs_proto::{Request, ServerStats};
 
 pub use activity::{Activity, HeldBack, LockWait, SessionActivity};
+pub use latencies::{CallLatencies, Departure};
 pub use scrubs::{Scrub, Scrubs};
 
 use super::request_table::{NAMES, carries_data, index};

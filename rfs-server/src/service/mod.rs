@@ -30,7 +30,7 @@ use rfs_proto::{
 
 use crate::{
     coherence::run_clock,
-    dispatch::{Dispatcher, Outcome, Sender},
+    dispatch::{Dispatcher, Outcome, Sender, stats::Departure},
     memory_object::previous_clients::PreviousClients,
     session::{
         access_mode::AccessMode,
@@ -420,6 +420,7 @@ fn answer(
     reply: &mut rdmabox::Reply<'_>,
     note: impl FnOnce(&Request<'_>, &Outcome),
 ) -> Result<(), String> {
+    let begin = Instant::now();
     let (once, request) = match decode(request)? {
         Request::Once { slot, sequence, request } => (Some((slot, sequence)), decode_once(request)?),
         request => (None, request),
@@ -454,14 +455,20 @@ fn answer(
         }
         Outcome::Deferred(held) => {
             let later = reply.defer();
+            let recorded = held.answers_change().then(|| Arc::clone(dispatcher.latencies()));
             let sender = Sender::new(move |answer| {
                 let mut bytes = Vec::new();
                 encode(&answer, &mut bytes);
                 later.answer(&bytes);
+                if let Some(latencies) = recorded {
+                    latencies.record(Departure::AfterRecalls, begin.elapsed());
+                }
             });
             dispatcher.redeem(held, sender);
+            return Ok(());
         }
     }
+    dispatcher.latencies().record(Departure::AtOnce, begin.elapsed());
     Ok(())
 }
 

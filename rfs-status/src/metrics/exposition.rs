@@ -75,16 +75,16 @@ impl Exposition {
         self.add(name, help, MetricType::COUNTER, rows.into_iter().map(metric).collect());
     }
 
-    /// Adds a histogram in seconds for each value of `label`.
+    /// Adds a histogram in seconds for each combination of values of `labels`.
     pub fn histograms<'a>(
         &mut self,
         name: &str,
         help: &str,
-        label: &str,
-        rows: impl IntoIterator<Item = (&'a str, Latency)>,
+        labels: &[&str],
+        rows: impl IntoIterator<Item = (Vec<&'a str>, Latency)>,
     ) {
-        let metric = |(value, latency): (&'a str, Latency)| {
-            let mut metric = labelled(&[label], &[value]);
+        let metric = |(values, latency): (Vec<&'a str>, Latency)| {
+            let mut metric = labelled(labels, &values);
             metric.set_histogram(histogram(&latency));
             metric
         };
@@ -176,7 +176,7 @@ mod tests {
         metrics.gauges("nothing", "No rows.", &["export"], []);
         let up_to = |limit: Duration| if limit < Duration::from_millis(500) { 1 } else { 4 };
         let latency = Latency::new((4, Duration::from_secs(2)), |_| Duration::from_millis(500), up_to);
-        metrics.histograms("latency_seconds", "Latency.", "kind", [("read", latency)]);
+        metrics.histograms("latency_seconds", "Latency.", &["kind"], [(vec!["read"], latency)]);
         let text = metrics.encode();
         let (head, buckets) = text.split_at(text.find("rfs_test_latency_seconds_bucket").unwrap());
         assert_eq!(

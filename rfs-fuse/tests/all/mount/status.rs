@@ -156,6 +156,35 @@ fn a_stopped_mount_is_named_and_the_server_answers() {
     mount.unmount();
 }
 
+/// Catches latencies of the server that leave out the time of a recall, and those that count the
+/// time in which a session waits for its next recall.
+#[test]
+fn the_server_tells_requests_that_wait_for_another_mount_from_others() {
+    let lender = Lender::with(16 * MIB, |config| {
+        config.fencing = rdmabox::Fencing::new(Duration::from_secs(60), false);
+    });
+    let (mount, other) = (lender.mount(Over::Shm, &[]), lender.mount(Over::Shm, &[]));
+    fs::write(mount.path("file"), "bytes").expect("written");
+    // The other mount has the attributes, and does not acknowledge their recall for a while.
+    fs::metadata(other.path("file")).expect("found");
+    stop(other.pid());
+    thread::scope(|scope| {
+        let change =
+            scope.spawn(|| fs::set_permissions(mount.path("file"), fs::Permissions::from_mode(0o600)));
+        thread::sleep(Duration::from_millis(1500));
+        assert!(!change.is_finished());
+        other.signal(Signal::CONT);
+        change.join().expect("a thread").expect("changed");
+    });
+    let server = lender.server.status_source().status();
+    let latencies = &server.exports[0].latencies;
+    let (prompt, held) = (&latencies["at_once"], &latencies["after_recalls"]);
+    assert!(held.count >= 1 && held.max_seconds > 1.4, "{latencies:?}");
+    assert!(prompt.count > 5 && prompt.max_seconds < 1.0, "{latencies:?}");
+    mount.unmount();
+    other.unmount();
+}
+
 /// Catches sockets that the end of a mount leaves, however it ends.
 #[test]
 fn the_end_of_a_mount_leaves_no_socket() {

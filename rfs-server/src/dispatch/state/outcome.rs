@@ -60,6 +60,14 @@ pub enum Outcome {
 #[must_use]
 pub struct HeldReply(pub(in crate::dispatch) DeferredReply);
 
+impl HeldReply {
+    /// Returns whether the reply answers a change, and waits for acknowledgements. The others wait
+    /// for the next event of a session.
+    pub fn answers_change(&self) -> bool {
+        matches!(self.0, DeferredReply::Change(..))
+    }
+}
+
 #[derive(Debug)]
 pub(in crate::dispatch) enum DeferredReply {
     /// The reply to a change, due when these recalls are acknowledged. If the change truncated a

@@ -10,9 +10,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use rdmabox::{Address, PeerProcess};
+use rdmabox::{Address, PeerProcess, stats::Histogram};
 use rfs_proto::{BLOCK, LockClass, LockKind, VERSION};
-use rfs_status::{logging, process::ProcessStatus};
+use rfs_status::{latency::Latency, logging, process::ProcessStatus};
 
 use super::{
     EvictionStatus, ExportStatus, LockWaitStatus, PoolStatus, ScrubStatus, ServerStatus, SessionState,
@@ -150,6 +150,7 @@ impl ObservedExport {
             idle_inodes: self.dispatcher.idle_inodes(),
             sessions: count(activity.sessions.len()),
             requests: self.dispatcher.stats().calls.into_iter().collect(),
+            latencies: self.dispatcher.latencies().snapshot().into_iter().map(latency).collect(),
             locks: count(activity.locks.0),
             waiting_locks: count(activity.locks.1),
             waiting_recalls: count(activity.held_replies),
@@ -158,6 +159,11 @@ impl ObservedExport {
             eviction: self.dispatcher.evictions().activity().map(eviction),
         }
     }
+}
+
+fn latency((name, times): (&str, Histogram)) -> (String, Latency) {
+    let (percentile, up_to) = (|percent| times.percentile(percent), |limit| times.count_up_to(limit));
+    (name.to_owned(), Latency::new((times.count(), times.sum()), percentile, up_to))
 }
 
 fn eviction(EvictionActivity { policy, counts, last_age }: EvictionActivity) -> EvictionStatus {

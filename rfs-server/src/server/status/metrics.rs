@@ -50,6 +50,13 @@ impl ServerStatus {
         });
         let help = "Requests of clients by kind. One-sided operations are none.";
         metrics.counters("requests_total", help, &["export", "kind"], rows);
+        let rows = self.exports.iter().flat_map(|export| {
+            let latencies = export.latencies.iter();
+            latencies.map(|(reply, latency)| (vec![export.name.as_str(), reply.as_str()], *latency))
+        });
+        let help = "Time from the arrival of a request to its reply. `reply` says whether the reply left at \
+                    once, or after acknowledgements of recalls.";
+        metrics.histograms("request_duration_seconds", help, &["export", "reply"], rows);
         let help = "Requests whose reply waits for acknowledgements of recalls.";
         self.each(metrics, "waiting_recalls", help, |e| e.waiting_recalls);
         self.each(metrics, "locks", "File locks that are held.", |e| e.locks);
@@ -149,6 +156,8 @@ impl ServerStatus {
 mod tests {
     use std::collections::BTreeMap;
 
+    use rfs_status::latency::Latency;
+
     use super::{
         super::pool::{PoolStatus, RegistryState, RegistryStatus, StoreState, StoreStatus},
         *,
@@ -184,6 +193,7 @@ mod tests {
             name: name.into(),
             size_bytes: 4096,
             requests: BTreeMap::from([("lookup".into(), 3)]),
+            latencies: BTreeMap::from([("at_once".into(), Latency { count: 5, ..Latency::default() })]),
             snapshots,
             ..ExportStatus::default()
         };
@@ -197,6 +207,7 @@ mod tests {
         for line in [
             "rfs_server_export_size_bytes{export=\"a\"} 4096\n",
             "rfs_server_requests_total{export=\"b\",kind=\"lookup\"} 3\n",
+            "rfs_server_request_duration_seconds_count{export=\"b\",reply=\"at_once\"} 5\n",
             "rfs_server_sessions{export=\"a\",state=\"connected\"} 0\n",
             "rfs_server_snapshot_age_seconds{export=\"b\"} 5\n",
             "rfs_server_snapshot_failures_total{export=\"b\"} 0\n",
@@ -215,6 +226,7 @@ mod tests {
             scrub: Some(ScrubStatus::default()),
             eviction: Some(EvictionStatus { last_seconds: Some(1.0), ..EvictionStatus::default() }),
             requests: BTreeMap::from([("lookup".into(), 1)]),
+            latencies: BTreeMap::from([("at_once".into(), Latency::default())]),
             ..ExportStatus::default()
         };
         let registry = Some(RegistryStatus::default());
@@ -229,7 +241,7 @@ mod tests {
             let names: Vec<&str> = rfs_status::metrics::names(file, "rfs_server_").collect();
             assert!(names.len() > 5, "{names:?}");
             for name in names {
-                assert!(text.contains(&format!("# TYPE {name} ")), "{name} is not exported");
+                assert!(rfs_status::metrics::has(&text, name), "{name} is not exported");
             }
         }
     }

@@ -12,7 +12,7 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use rfs_status::{logging::LogCounts, process::ProcessStatus};
+use rfs_status::{latency::Latency, logging::LogCounts, process::ProcessStatus};
 use serde::{Deserialize, Serialize};
 
 pub(super) use collect::ObservedExport;
@@ -67,6 +67,9 @@ pub struct ExportStatus {
     pub sessions: u64,
     /// Number of requests since the start, by name. One-sided operations are none.
     pub requests: BTreeMap<String, u64>,
+    /// Time from the arrival of a request to its reply, since the start: `at_once`, and
+    /// `after_recalls` if the reply waited for acknowledgements of other sessions.
+    pub latencies: BTreeMap<String, Latency>,
     /// Number of held file locks.
     pub locks: u64,
     /// Number of lock requests that wait.

@@ -28,6 +28,7 @@ impl ServerStatus {
         }
         part("Sessions", self.sessions_table(before));
         part(&format!("Requests ({})", interval(self, before)), self.requests_table(before));
+        part("Latencies of requests since the start", self.latencies_table());
         part("Sessions that others wait for", self.recalls_table());
         part("Lock requests that wait", self.locks_table());
         part("Snapshots and scrubs", self.copies_table());
@@ -148,6 +149,23 @@ impl ServerStatus {
             let kind = |(name, count): &(&str, u64)| format!("{name} {}", rate(*count as f64 / seconds));
             let kinds: Vec<String> = kinds.iter().take(MAX_KINDS).map(kind).collect();
             table.row([export.name.clone(), rate(all as f64 / seconds), kinds.join(", ")]);
+        }
+        table
+    }
+
+    fn latencies_table(&self) -> Table {
+        let mut table = Table::new(&["export", "reply", ">number", ">mean", ">median", ">99 %", ">longest"]);
+        let rows = self.exports.iter().flat_map(|e| e.latencies.iter().map(|row| (&e.name, row)));
+        for (export, (reply, latency)) in rows.filter(|(_, (_, latency))| latency.count > 0) {
+            table.row([
+                export.clone(),
+                reply.replace('_', " "),
+                latency.count.to_string(),
+                duration(latency.mean_seconds),
+                duration(latency.p50_seconds),
+                duration(latency.p99_seconds),
+                duration(latency.max_seconds),
+            ]);
         }
         table
     }
@@ -318,7 +336,7 @@ fn scrub(export: &ExportStatus) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use rfs_status::{logging::LogCounts, process::ProcessStatus};
+    use rfs_status::{latency::Latency, logging::LogCounts, process::ProcessStatus};
 
     use super::{
         super::{LockWaitStatus, ScrubStatus, SnapshotStatus},
@@ -334,6 +352,10 @@ mod tests {
             free_inodes: 990,
             sessions: 1,
             requests: BTreeMap::from([("lookup".into(), lookups), ("open".into(), 7)]),
+            latencies: BTreeMap::from([
+                ("after_recalls".into(), Latency::default()),
+                ("at_once".into(), Latency { count: 7, p99_seconds: 0.004, ..Latency::default() }),
+            ]),
             ..ExportStatus::default()
         };
         let session = SessionStatus {
@@ -381,6 +403,7 @@ mod tests {
         let text = status(100.0, 0).render(None);
         assert!(text.contains("rfs     4 GiB  3 GiB  75 %"), "{text}");
         assert!(text.contains("connected 60 s"), "{text}");
+        assert!(text.contains("rfs     at once       7") && !text.contains("after recalls"), "{text}");
         assert!(text.contains("/mnt/\\u{1b}x"), "a terminal would obey: {text}");
         for title in ["wait for", "that wait", "Snapshots", "last error", "Eviction"] {
             assert!(!text.contains(title), "{title}: {text}");
