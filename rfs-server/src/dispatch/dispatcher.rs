@@ -22,7 +22,7 @@ use seeded_faults::seeded;
 use super::{
     attachment::Attachments,
     delivery::{grants::GrantDelivery, recalls::RecallDelivery},
-    exactly_once::ExactlyOnce,
+    exactly_once::{ExactlyOnce, Repeats},
     persistence::{
         log_upkeep::LogUpkeep,
         previous_mounts::PreviousMounts,
@@ -79,6 +79,7 @@ pub struct Dispatcher {
     pub(super) counters: Counters,
     scrubs: Scrubs,
     latencies: Arc<CallLatencies>,
+    repeats: Repeats,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) started: i64,
     /// Identity of the memory, and the number of servers that have served it.
@@ -127,9 +128,20 @@ impl Dispatcher {
 
     fn over(export: ExportState, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
         let ExportState { store, sessions, abandoned } = export;
-        let (counters, scrubs, latencies) = Default::default();
+        let (counters, scrubs, latencies, repeats) = Default::default();
         let memory = (Identity([0; 16]), 1);
-        Dispatcher { store, sessions, counters, scrubs, latencies, clock, started, memory, abandoned }
+        Dispatcher {
+            store,
+            sessions,
+            counters,
+            scrubs,
+            latencies,
+            repeats,
+            clock,
+            started,
+            memory,
+            abandoned,
+        }
     }
 
     /// Sets the alarm to ring when a recall is queued.
@@ -175,16 +187,23 @@ impl Dispatcher {
     /// Handles a request of a mount that reconnects. If a request with this slot and sequence
     /// number was handled before, returns the outcome of that request.
     pub fn handle_once(&self, session: u64, number: Number, request: Request<'_>) -> Outcome {
-        let once = ExactlyOnce { store: &self.store, sessions: &self.sessions, recalls: self.recalls() };
-        once.handle(session, number, &request, || self.handle_numbered(session, request, Some(number)))
+        self.exactly_once()
+            .handle(session, number, &request, || self.handle_numbered(session, request, Some(number)))
     }
 
     /// Sends a deferred reply to `sender`: at once if it is due already, else when it becomes due.
     pub fn redeem(&self, HeldReply(held): HeldReply, sender: Sender) {
         match held {
             DeferredReply::Grants(session) => self.grants().wait(session, sender),
+            DeferredReply::Repeated(session, number) => self.exactly_once().redeem(session, number, sender),
             held => self.recalls().hold(held, sender),
         }
+    }
+
+    /// Returns the job that handles each numbered request once.
+    pub(in crate::dispatch) fn exactly_once(&self) -> ExactlyOnce<'_> {
+        let Dispatcher { store, sessions, repeats, .. } = self;
+        ExactlyOnce { store, sessions, repeats, recalls: self.recalls() }
     }
 
     /// Returns the job that begins, attaches and ends sessions.

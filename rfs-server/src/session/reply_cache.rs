@@ -19,9 +19,14 @@ pub enum Turn<R> {
     Again(R),
 }
 
-/// The number is old, its request is in execution, or the slot does not exist.
+/// Why a request must not be executed, and has no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfTurn;
+pub enum Refusal {
+    /// The number is old, or the slot does not exist.
+    OutOfTurn,
+    /// The request is in execution.
+    InExecution,
+}
 
 #[derive(Clone, Debug)]
 struct Slot<R> {
@@ -53,17 +58,17 @@ impl<R: Clone> Replies<R> {
     /// Starts a request.
     ///
     /// # Errors
-    /// [`OutOfTurn`] if the request must not be executed and has no reply.
-    pub fn begin(&mut self, slot: u32, sequence: u64) -> Result<Turn<R>, OutOfTurn> {
+    /// The request must not be executed, and has no reply.
+    pub fn begin(&mut self, slot: u32, sequence: u64) -> Result<Turn<R>, Refusal> {
         if slot >= SLOTS {
-            return Err(OutOfTurn);
+            return Err(Refusal::OutOfTurn);
         }
         let slot = self.at(slot);
         if sequence == slot.sequence && sequence > 0 {
-            return slot.reply.clone().map(Turn::Again).ok_or(OutOfTurn);
+            return slot.reply.clone().map(Turn::Again).ok_or(Refusal::InExecution);
         }
         if sequence < slot.sequence || sequence == 0 {
-            return Err(OutOfTurn);
+            return Err(Refusal::OutOfTurn);
         }
         (slot.sequence, slot.reply) = (sequence, None);
         Ok(Turn::First)
@@ -127,17 +132,17 @@ mod tests {
     #[test]
     fn out_of_turn() {
         let mut replies = Replies::default();
-        assert_eq!(replies.begin(SLOTS, 1), Err(OutOfTurn));
-        assert_eq!(replies.begin(3, 0), Err(OutOfTurn));
+        assert_eq!(replies.begin(SLOTS, 1), Err(Refusal::OutOfTurn));
+        assert_eq!(replies.begin(3, 0), Err(Refusal::OutOfTurn));
         assert_eq!(replies.begin(3, 7), Ok(Turn::First));
-        assert_eq!(replies.begin(3, 7), Err(OutOfTurn), "it is being carried out");
+        assert_eq!(replies.begin(3, 7), Err(Refusal::InExecution));
         assert_eq!(replies.begin(3, 9), Ok(Turn::First), "8 never came");
         // A late reply; the client does not ask for it any more.
         replies.end(3, 7, 'a');
-        assert_eq!(replies.begin(3, 9), Err(OutOfTurn));
+        assert_eq!(replies.begin(3, 9), Err(Refusal::InExecution));
         replies.end(3, 9, 'b');
         assert_eq!(replies.begin(3, 9), Ok(Turn::Again('b')));
-        assert_eq!(replies.begin(3, 8), Err(OutOfTurn));
+        assert_eq!(replies.begin(3, 8), Err(Refusal::OutOfTurn));
         assert_eq!(replies.begin(2, 1), Ok(Turn::First), "slots are apart");
     }
 
@@ -164,7 +169,7 @@ mod tests {
                         count
                     }
                     Ok(Turn::Again(reply)) => reply,
-                    Err(OutOfTurn) => return Err(TestCaseError::fail("refused")),
+                    Err(refusal) => return Err(TestCaseError::fail(format!("{refusal:?}"))),
                 };
                 prop_assert_eq!(effects.get(&(slot, sequence)), Some(&reply));
                 if loss == 2 {

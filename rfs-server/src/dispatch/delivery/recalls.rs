@@ -42,8 +42,8 @@ impl RecallDelivery<'_> {
                 due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
                 state.answer_asker(session, &mut due);
             }
-            // Grants need no acknowledgement.
-            DeferredReply::Grants(_) => {}
+            // These need no acknowledgement.
+            DeferredReply::Grants(_) | DeferredReply::Repeated(..) => {}
         });
         self.store.send(due);
     }

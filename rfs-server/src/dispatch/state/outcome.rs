@@ -8,6 +8,7 @@ use std::fmt;
 
 use rfs_proto::Reply;
 
+use super::journal::Number;
 use crate::coherence::recall_queue::Need;
 
 /// The destination of a deferred reply. The dispatcher calls it once, without holding a lock,
@@ -77,4 +78,6 @@ pub(in crate::dispatch) enum DeferredReply {
     Recalls(u64),
     /// The next lock grants of this session.
     Grants(u64),
+    /// The reply to a request of this session that is in execution.
+    Repeated(u64, Number),
 }

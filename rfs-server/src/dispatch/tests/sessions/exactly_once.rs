@@ -1,6 +1,7 @@
 //! Exactly-once requests, and mounts that reconnect.
 
 use super::*;
+use crate::dispatch::state::outcome::{DeferredReply, HeldReply};
 
 const MOUNT: Identity = Identity([7; 16]);
 
@@ -98,4 +99,39 @@ fn a_mount_that_reconnects_has_its_files_open() {
     f.dispatcher.attachments().ended(1);
     assert!(!f.dispatcher.attachments().is_attached(1));
     assert_eq!(f.dispatcher.attachments().resume(1, regions()), Reply::Error(Errno::EPROTO));
+}
+
+/// Catches a repetition that is refused, or executed, while its original is in execution.
+#[test]
+fn a_repetition_waits_for_its_original() {
+    let f = fixture(64, 16);
+    let client = mount(&f, 1);
+    let (repeat, repeated) = mpsc::channel();
+    // As over the next connection of the mount, while the original makes room.
+    let again = |number| match f.dispatcher.handle_once(client.id, number, create(b"a")) {
+        Outcome::Now(reply) => repeat.send(reply).unwrap(),
+        Outcome::Deferred(held) => {
+            let repeat = repeat.clone();
+            f.dispatcher.redeem(held, Sender::new(move |reply| repeat.send(reply).unwrap()));
+        }
+    };
+    let original = f.dispatcher.exactly_once().handle(client.id, (0, 1), &create(b"a"), || {
+        again((0, 1));
+        assert!(repeated.try_recv().is_err(), "the original has no reply yet");
+        // A third connection: the repetition of the second one gets no reply.
+        again((0, 1));
+        f.dispatcher.handle(client.id, create(b"a"))
+    });
+    let Outcome::Now(original) = original else { panic!("{original:?}") };
+    assert!(matches!(original, Reply::Opened(_)), "{original:?}");
+    assert_eq!(repeated.try_recv(), Ok(original.clone()));
+    assert!(repeated.try_recv().is_err());
+    again((0, 1));
+    assert_eq!(repeated.try_recv(), Ok(original));
+    assert_eq!(f.free_inodes(), 14, "there is one file");
+    // The reply is there before the repetition waits for it.
+    let held = DeferredReply::Repeated(client.id, (0, 1));
+    let repeat = repeat.clone();
+    f.dispatcher.redeem(HeldReply(held), Sender::new(move |reply| repeat.send(reply).unwrap()));
+    assert!(matches!(repeated.try_recv(), Ok(Reply::Opened(_))));
 }

@@ -2,16 +2,21 @@
 //!
 //! # Concurrency
 //! As the dispatcher. A reply is stored before it is sent, also if it is deferred until other
-//! sessions have acknowledged a recall. A repeated request waits for the same recalls.
+//! sessions have acknowledged a recall. A repeated request waits for the same recalls, or for the
+//! end of its original ([`Repeats`]).
+
+mod repeats;
 
 use rfs_proto::{Errno, Reply, Request};
+
+pub(super) use repeats::Repeats;
 
 use super::{
     delivery::recalls::RecallDelivery,
     request_table::may_wait,
     state::{
         journal::Number,
-        outcome::{DeferredReply, HeldReply, Outcome},
+        outcome::{DeferredReply, HeldReply, Outcome, Sender},
         store::Store,
     },
 };
@@ -19,7 +24,7 @@ use crate::session::{
     kept_reply::{KeptReply, short},
     log_quota::SLOT_BYTES,
     registry::Sessions,
-    reply_cache::{OutOfTurn, Turn},
+    reply_cache::{Refusal, Turn},
 };
 
 /// Returns the form of an outcome in which it is stored.
@@ -28,9 +33,9 @@ fn stored(outcome: &Outcome) -> KeptReply {
         Outcome::Now(reply) => (reply, &[][..]),
         Outcome::Deferred(HeldReply(DeferredReply::Change(reply, needs, _))) => (reply, &needs[..]),
         // These requests have no sequence number.
-        Outcome::Deferred(HeldReply(DeferredReply::Recalls(_) | DeferredReply::Grants(_))) => {
-            (&Reply::Error(Errno::EPROTO), &[][..])
-        }
+        Outcome::Deferred(HeldReply(
+            DeferredReply::Recalls(_) | DeferredReply::Grants(_) | DeferredReply::Repeated(..),
+        )) => (&Reply::Error(Errno::EPROTO), &[][..]),
     };
     KeptReply { reply: short(reply).into_owned(), needs: needs.to_vec(), before: false }
 }
@@ -49,6 +54,7 @@ pub(super) struct ExactlyOnce<'a> {
     pub(super) store: &'a Store,
     pub(super) sessions: &'a Sessions,
     pub(super) recalls: RecallDelivery<'a>,
+    pub(super) repeats: &'a Repeats,
 }
 
 impl ExactlyOnce<'_> {
@@ -80,7 +86,15 @@ impl ExactlyOnce<'_> {
         match turn {
             Ok(Turn::First) => {
                 let outcome = execute();
-                asker.replies().end(slot, sequence, stored(&outcome));
+                let stored = stored(&outcome);
+                let repetition = {
+                    let mut replies = asker.replies();
+                    replies.end(slot, sequence, stored.clone());
+                    self.repeats.take(session, (slot, sequence))
+                };
+                if let Some(sender) = repetition {
+                    self.send(repeated(stored), sender);
+                }
                 outcome
             }
             Ok(Turn::Again(kept)) if kept.before => {
@@ -89,7 +103,34 @@ impl ExactlyOnce<'_> {
                 repeated(KeptReply { needs, ..kept })
             }
             Ok(Turn::Again(kept)) => repeated(kept),
-            Err(OutOfTurn) => refused(),
+            Err(Refusal::InExecution) => {
+                Outcome::Deferred(HeldReply(DeferredReply::Repeated(session, (slot, sequence))))
+            }
+            Err(Refusal::OutOfTurn) => refused(),
+        }
+    }
+
+    /// Sends the reply to a request that was in execution when it was repeated: at once if it has
+    /// ended meanwhile, else when it ends.
+    pub(super) fn redeem(&self, session: u64, (slot, sequence): Number, sender: Sender) {
+        let outcome = {
+            let asker = self.sessions.get(session);
+            let mut replies = asker.as_ref().map(|asker| asker.replies());
+            match replies.as_mut().map(|replies| replies.begin(slot, sequence)) {
+                Some(Ok(Turn::Again(kept))) => repeated(kept),
+                Some(Err(Refusal::InExecution)) => {
+                    return self.repeats.wait(session, (slot, sequence), sender);
+                }
+                _ => Outcome::Now(Reply::Error(Errno::EPROTO)),
+            }
+        };
+        self.send(outcome, sender);
+    }
+
+    fn send(&self, outcome: Outcome, sender: Sender) {
+        match outcome {
+            Outcome::Now(reply) => sender.send(reply),
+            Outcome::Deferred(HeldReply(held)) => self.recalls.hold(held, sender),
         }
     }
 }
