@@ -336,7 +336,8 @@ fn mount_served(
     }
     // From here on a signal is an event, so no signal leaves a mount behind.
     let events = listen_for_signals(configuration)?;
-    let metrics = args.metrics.map(BoundEndpoint::bind).transpose()?;
+    let continues = continued.as_ref().is_some_and(Continued::has_previous);
+    let metrics = bind_metrics(args, continues)?;
     let recorded = Trace::new();
     start_trace(args, &recorded, continued.as_ref())?;
     let _traced = TracedRun(&recorded);
@@ -364,7 +365,6 @@ fn mount_served(
             None => within(limit, move || Client::connect(&address, &options, &attach)),
         }
     };
-    let continues = continued.as_ref().is_some_and(Continued::has_previous);
     let client = client.ok_or(RunError::Silent(address)).and_then(|client| Ok(client?));
     let client = Arc::new(or_leave(client, continues)?);
     let placement = place(!client.is_mapped());
@@ -389,6 +389,18 @@ fn mount_served(
     client.close_session();
     outcome?;
     losses.unreported().map_or(Ok(()), |unreported| Err(unreported.into()))
+}
+
+/// Takes the address of the metrics. A program that continues a mount goes on without it, because
+/// the mount is needed more.
+fn bind_metrics(args: &Args, continues: bool) -> Result<Option<BoundEndpoint>, RunError> {
+    match args.metrics.map(BoundEndpoint::bind).transpose() {
+        Err(e) if continues => {
+            log::error!("{e}: the mount continues without metrics; `rfs-fuse upgrade` tries again");
+            Ok(None)
+        }
+        bound => Ok(bound?),
+    }
 }
 
 #[cfg(test)]

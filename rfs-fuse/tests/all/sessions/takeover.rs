@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{Read, Write},
+    net::{TcpListener, TcpStream},
     os::{
         linux::net::SocketAddrExt,
         unix::{
@@ -98,6 +99,31 @@ fn open_files_survive_a_kill_and_calls_wait_at_most_a_second() {
         fs::remove_dir_all(mount.path("dir")).expect("removed");
         assert!(eventually(|| lender.free_blocks() == free), "the space of the unlinked file is free");
     });
+}
+
+/// Catches a mount that ends because the next program does not get the address of its metrics.
+#[test]
+fn a_mount_continues_without_the_address_of_its_metrics() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let lender = Lender::new(64 * MIB);
+    let mount = lender.mount(Over::Shm, &["--takeover", "--metrics", &free.to_string()]);
+    assert!(TcpStream::connect(free).is_ok(), "the mount serves metrics");
+    // This test takes the address before the next program does.
+    let taken = thread::spawn(move || {
+        loop {
+            if let Ok(taken) = TcpListener::bind(free) {
+                return taken;
+            }
+        }
+    });
+    kill_program(&mount);
+    let taken = taken.join().expect("taken");
+    fs::write(mount.path("file"), "bytes").expect("the mount continues");
+    drop(taken);
+    kill_program(&mount);
+    fs::write(mount.path("file"), "bytes").expect("the mount continues");
+    assert!(eventually(|| TcpStream::connect(free).is_ok()), "the next program serves metrics");
+    mount.unmount();
 }
 
 #[test]
