@@ -118,6 +118,12 @@ fn report_users(report: &mut Report, mounts: &[Mount], tally: &Tally) {
     report.check("longest operation", found, "within 2 s", longest <= LONGEST);
 }
 
+/// Returns the error of a mount without a program, with the last lines of its log.
+fn without_program(verb: &str, mount: &Mount) -> Error {
+    let (point, words) = (mount.point.display(), mount.last_words());
+    Error::Wrong(format!("{point}: no program {verb}:\n    {words}"))
+}
+
 /// Kills and replaces programs. Returns the longest time until the next program ran.
 fn fault_all(plan: &Plan, mounts: &[Mount], (kills, upgrades): (u32, u32)) -> Result<Duration> {
     let mut longest = Duration::ZERO;
@@ -126,7 +132,7 @@ fn fault_all(plan: &Plan, mounts: &[Mount], (kills, upgrades): (u32, u32)) -> Re
         plan.interrupt.check()?;
         thread::sleep(SHORTEST + fastrand::u32(..=PAUSE.as_micros() as u32) * Duration::from_micros(1));
         let mount = &mounts[fastrand::usize(..mounts.len())];
-        let before = serving(mount.process()).ok_or_else(|| Error::Wrong("no program serves".into()))?;
+        let before = serving(mount.process()).ok_or_else(|| without_program("serves", mount))?;
         let began = Instant::now();
         // Upgrades are spread evenly over the kills.
         if (number + 1) * upgrades / all > number * upgrades / all {
@@ -138,7 +144,7 @@ fn fault_all(plan: &Plan, mounts: &[Mount], (kills, upgrades): (u32, u32)) -> Re
         }
         let next = || serving(mount.process()).is_some_and(|now| now != before);
         let begins = time_until(BEGINS, next).map(|_| began.elapsed());
-        longest = longest.max(begins.ok_or_else(|| Error::Wrong("no program continues".into()))?);
+        longest = longest.max(begins.ok_or_else(|| without_program("continues", mount))?);
     }
     // The last program serves.
     thread::sleep(PAUSE);
