@@ -41,7 +41,8 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", value_parser = size::parse_nonzero)]
     pub stripe_unit: Option<u64>,
 
-    /// Bytes of all files together, a multiple of 4 MiB [default: 256m; 16m with --quick].
+    /// Bytes of all files together, a multiple of 4 MiB [default: 256m; 16m with --quick]. Four
+    /// times as many without limits, but with --quick.
     #[arg(long, value_parser = whole, value_name = "SIZE")]
     pub size: Option<u64>,
 
@@ -86,7 +87,13 @@ impl Options {
     /// Returns the bytes of all files of a case together.
     pub fn bytes(&self, case: Case) -> u64 {
         let all = self.common.usual(self.size, 256 * MIB, 16 * MIB);
-        if case == Case::Blocks { all.min(BLOCKS_FILE) } else { all }
+        match case {
+            Case::Blocks => all.min(BLOCKS_FILE),
+            // The kernel takes about 0.1 s to place the threads of all processes on the cores. That
+            // is as long as 256 MiB take.
+            Case::Loopback if !self.common.quick => 4 * all,
+            _ => all,
+        }
     }
 
     /// Returns the duration of random requests in milliseconds.
@@ -128,11 +135,12 @@ impl Options {
         let unit = self.stripe_unit.map_or("the server's default".to_owned(), size::show);
         format!(
             "each store's link: {} MB/s in each direction ({} MB/s for blocks of 4 KiB), limited by HTB; bursts of \
-             {}\nfiles of {} together; pieces of files: {unit}",
+             {}\nfiles of {} together ({} without limits); pieces of files: {unit}",
             self.link,
             self.block_link,
             size::show(measure::network::BURST / KIB * KIB),
             size::show(self.bytes(Case::OneFile)),
+            size::show(self.bytes(Case::Loopback)),
         )
     }
 }
@@ -160,7 +168,8 @@ mod tests {
         assert_eq!(link(Case::OneFile), Some(50_000_000));
         assert_eq!(link(Case::Blocks), Some(20_000_000));
         assert_eq!(link(Case::Loopback), None);
-        assert_eq!((options.bytes(Case::Clients), options.bytes(Case::Blocks)), (64 * MIB, 16 * MIB));
+        let bytes = [Case::Clients, Case::Blocks, Case::Loopback].map(|case| options.bytes(case));
+        assert_eq!(bytes, [64 * MIB, 16 * MIB, 256 * MIB]);
         assert!(parse::<Options>(&["--size=6m"]).is_err());
     }
 }
