@@ -53,6 +53,12 @@ pub(crate) fn checked() -> bool {
     std::env::var_os("RFS_TEST_CHECKSUM").is_some()
 }
 
+/// Returns true if tests take their full size: RFS_TEST_LONG requests that, and ci/soak sets it.
+/// Otherwise tests of many files, rounds or modes take a part.
+pub(crate) fn long() -> bool {
+    std::env::var_os("RFS_TEST_LONG").is_some()
+}
+
 /// Errors of a call that was in flight when its mount's process was killed. The last one comes
 /// from io_uring.
 pub(crate) const KILLED: [Errno; 3] = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
@@ -435,11 +441,16 @@ pub(crate) fn combinations() -> impl Iterator<Item = (Over, Over)> {
 
 /// Runs a test for every combination, with a server and two mounts.
 pub(crate) fn pairs(memory: u64, options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
-    for (first, second) in combinations() {
+    numbered_pairs(memory, options, |_, lender, a, b| test(lender, a, b));
+}
+
+/// Like [`pairs`], and tells the test the position of the combination.
+pub(crate) fn numbered_pairs(memory: u64, options: &[&str], test: impl Fn(usize, &Lender, &Mount, &Mount)) {
+    for (nth, (first, second)) in combinations().enumerate() {
         eprintln!("{first:?} and {second:?}");
         let lender = Lender::new(memory);
         let (a, b) = (lender.mount(first, options), lender.mount(second, options));
-        test(&lender, &a, &b);
+        test(nth, &lender, &a, &b);
         b.unmount();
         a.unmount();
     }

@@ -11,11 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Lender, Mount, Over, PATIENCE};
+use crate::common::{Lender, Mount, Over, PATIENCE, long};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 const MIB: u64 = 1 << 20;
-const ROUNDS: u32 = 5000;
+
+/// Returns a number of rounds: all of them if tests are long, and else two fifths.
+fn rounds(all: u32) -> u32 {
+    if long() { all } else { all * 2 / 5 }
+}
+
 const LONG: &[&str] = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
 const NONE: &[&str] = &["--attr-timeout", "0", "--entry-timeout", "0"];
 
@@ -54,16 +59,16 @@ impl Race {
     /// Runs the race between equally fast mounts, and between a fast and a slow mount. Runs it
     /// without caching and with default caching.
     fn run(&self) {
-        self.over([Over::Shm, Over::Tcp], NONE, 1000);
+        self.over([Over::Shm, Over::Tcp], NONE, rounds(1000));
         let equal = [
-            self.over([Over::Shm, Over::Shm], NONE, 2000),
-            self.over([Over::Shm, Over::Shm], &[], 1000),
-            self.over([Over::Tcp, Over::Tcp], &[], 1000),
+            self.over([Over::Shm, Over::Shm], NONE, rounds(2000)),
+            self.over([Over::Shm, Over::Shm], &[], rounds(1000)),
+            self.over([Over::Tcp, Over::Tcp], &[], rounds(1000)),
         ];
-        let wins: usize = equal.iter().sum();
+        let (wins, all) = (equal.iter().sum(), rounds(4000) as usize);
         assert!(
-            (1..4000).contains(&wins),
-            "of two that are as fast as each other the first won {wins} of 4000"
+            (1..all).contains(&wins),
+            "of two that are as fast as each other the first won {wins} of {all}"
         );
     }
 
@@ -209,7 +214,7 @@ fn close_to_open(first: Over, second: Over) {
     fs::write(&here, b"").expect("created");
     let mut last = 0;
     let mut bytes = vec![0; 100_000];
-    for round in 0..ROUNDS {
+    for round in 0..rounds(5000) {
         // Each mount writes the file that the other one has just read.
         let (writer, reader) = if round % 2 == 0 { (&here, &there) } else { (&there, &here) };
         write_and_close(writer, round);

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Over, eventually, pattern, providers};
+use crate::common::{Lender, Over, eventually, long, pattern, providers};
 use rdmabox::SessionOptions;
 use rfs_client::{AttachOptions, Client, Creator};
 use rfs_proto::ROOT_INO;
@@ -16,14 +16,16 @@ use rfs_proto::ROOT_INO;
 const MIB: u64 = 1 << 20;
 
 /// Returns the providers with a number of names each: all over the first provider, and a tenth over
-/// the others. The number matters to the server, whose part is the same for each provider.
+/// the others. The number matters to the server, whose part is the same for each provider. A test
+/// that is not long takes a fifth of all.
 fn sizes(all: u64) -> impl Iterator<Item = (Over, u64)> {
+    let all = if long() { all } else { all / 5 };
     providers().into_iter().enumerate().map(move |(nth, over)| (over, if nth == 0 { all } else { all / 10 }))
 }
 
 /// Writes files in the manner of a backup: create, write, close, next.
 #[test]
-fn a_hundred_thousand_files_of_one_kib_take_a_block_each() {
+fn many_files_of_one_kib_take_a_block_each() {
     for (over, files) in sizes(100_000) {
         let lender = Lender::with(512 * MIB, |config| config.inodes = Some(files as u32 + 1000));
         let mount = lender.mount(over, &[]);
@@ -52,7 +54,7 @@ const RESTLESS: u64 = 1000;
 
 /// Remaining names are listed exactly once, regardless of changes during the listing.
 #[test]
-fn a_million_entries_are_listed_completely_while_they_change() {
+fn many_entries_are_listed_completely_while_they_change() {
     sizes(1_000_000).for_each(|(over, names)| many_over(over, names));
 }
 
