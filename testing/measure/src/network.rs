@@ -142,14 +142,20 @@ fn namespace(interrupt: &Interrupt) -> Result<Guarded> {
     Ok(holder)
 }
 
-/// Returns a command that runs in the namespace of a process and shares everything else.
-fn enter(holder: &Guarded, command: &Invocation) -> Invocation {
+/// Returns a command that runs in the network namespace that a file names, such as
+/// `/proc/PID/ns/net`, and shares everything else.
+pub fn in_namespace(namespace: &str, command: &Invocation) -> Invocation {
     let entered = Invocation::new("nsenter")
-        .arg(format!("--net=/proc/{}/ns/net", holder.id()))
+        .arg(format!("--net={namespace}"))
         .arg("--")
         .arg(&command.program)
         .args(&command.args);
     Invocation { name: command.name.clone(), ..entered }
+}
+
+/// Returns a command that runs in the namespace of a process.
+fn enter(holder: &Guarded, command: &Invocation) -> Invocation {
+    in_namespace(&format!("/proc/{}/ns/net", holder.id()), command)
 }
 
 /// Runs a command, given as words without spaces, in a namespace.

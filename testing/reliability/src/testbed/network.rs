@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use measure::process::Invocation;
+use measure::{network::in_namespace, process::Invocation};
 
 use super::processes::succeed;
 use crate::error::{Error, Result};
@@ -96,12 +96,7 @@ impl Network {
 
     /// Returns a command that runs in the network namespace of a host and shares everything else.
     pub(crate) fn at(&self, host: Host, command: &Invocation) -> Invocation {
-        let entered = Invocation::new("nsenter")
-            .arg(format!("--net=/run/netns/{}", self.name(host)))
-            .arg("--")
-            .arg(&command.program)
-            .args(&command.args);
-        Invocation { name: command.name.clone(), ..entered }
+        in_namespace(&format!("/run/netns/{}", self.name(host)), command)
     }
 
     /// Returns a shell command that makes both hosts lose `percent` percent of the packets.
