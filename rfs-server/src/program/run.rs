@@ -68,8 +68,8 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
     if cli.check_config {
         return show_checked(&configuration, &cli);
     }
-    if let Some(key) = &cli.new_key {
-        let files = KeyFiles { server: cli.keys.as_deref(), client: cli.key_file.as_deref() };
+    if let Some(key) = &cli.access.new_key {
+        let files = KeyFiles { server: cli.access.keys.as_deref(), client: cli.access.key_file.as_deref() };
         return match new_key::make(key, files, &mut io::stdout().lock()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => {
@@ -79,11 +79,12 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
         };
     }
     logging::init("info", cli.log_format);
-    let lends = cli.store;
+    let lends = cli.pool.store;
     let (metrics, kill) = (cli.metrics, !cli.keep_stragglers);
-    let (lending, open) = (cli.lending.clone(), cli.allow_without_keys);
-    let (memory, key) = (cli.memory.unwrap_or_default(), cli.pool_key.clone());
-    let registration = RegistrationArguments { urls: cli.registry.clone(), address: cli.register_as.clone() };
+    let (lending, open) = (cli.lending.clone(), cli.access.allow_without_keys);
+    let (memory, key) = (cli.memory.unwrap_or_default(), cli.pool.pool_key.clone());
+    let registration =
+        RegistrationArguments { urls: cli.pool.registry.clone(), address: cli.pool.register_as.clone() };
     let config = cli.into_config();
     let outcome = match key.filter(|_| lends) {
         Some(key) => store::serve(StoreArguments { memory, listen: config.listen, key, kill, registration }),

@@ -37,8 +37,8 @@ pub(in crate::program) enum CheckError {
 /// # Errors
 /// The first check that fails.
 pub(in crate::program) fn check(cli: &Cli) -> Result<Vec<String>, CheckError> {
-    if cli.store {
-        cli.pool_key.as_deref().map(Key::load).transpose()?;
+    if cli.pool.store {
+        cli.pool.pool_key.as_deref().map(Key::load).transpose()?;
         return Ok(Vec::new());
     }
     let config = cli.clone().into_config();
@@ -57,7 +57,7 @@ pub(in crate::program) fn check(cli: &Cli) -> Result<Vec<String>, CheckError> {
     if let Some(pool) = &config.stores {
         stores::check(pool).map_err(StartError::from)?;
     }
-    cli.lending.check(&cli.listen, cli.allow_without_keys)?;
+    cli.lending.check(&cli.listening.listen, cli.access.allow_without_keys)?;
     check_directory("--memory-dir", config.memory_dir.as_deref())?;
     check_directory("--persist", config.persist.as_ref().map(|persist| persist.dir.as_path()))?;
     warnings.extend(memory_warning(&config));

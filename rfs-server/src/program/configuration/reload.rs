@@ -40,7 +40,7 @@ fn reload_options(server: &Server, configuration: &mut Configuration) {
         Ok(new) => new,
         Err(e) => return refuse(e.one_line()),
     };
-    if !new.options.store
+    if !new.options.pool.store
         && let Err(e) = new.options.clone().into_config().check()
     {
         return refuse(e.to_string());
@@ -67,7 +67,7 @@ fn reload_options(server: &Server, configuration: &mut Configuration) {
 fn apply(server: &Server, new: &NewOptions<Cli>, change: &Change) -> Result<bool, String> {
     let cli = &new.options;
     match change.key.as_str() {
-        "keys" => match (&cli.keys, &change.old) {
+        "keys" => match (&cli.access.keys, &change.old) {
             // A server without keys has no domains for them.
             (Some(path), Some(_)) => {
                 server.use_keys(path).map(|count| count.is_some()).map_err(|e| e.to_string())
@@ -78,8 +78,8 @@ fn apply(server: &Server, new: &NewOptions<Cli>, change: &Change) -> Result<bool
             logging::set_format(cli.log_format);
             Ok(true)
         }
-        "persist-every" if cli.persist.is_some() => {
-            Ok(server.set_snapshot_interval(cli.persist_every.interval()))
+        "persist-every" if cli.snapshots.persist.is_some() => {
+            Ok(server.set_snapshot_interval(cli.snapshots.persist_every.interval()))
         }
         _ => Ok(false),
     }
