@@ -19,7 +19,7 @@ pub mod lent;
 pub mod nonzero_bitmap;
 pub mod quarantine;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod zeroer;
 
 pub use account::{Space, Zeroing};

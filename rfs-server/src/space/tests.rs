@@ -1,15 +1,14 @@
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+pub(crate) mod fake_store;
 
-use parking_lot::Mutex;
+use std::sync::Arc;
+
 use rdmabox::Memory;
-use rfs_proto::{BLOCK, DataPlace, StoreAccess};
+use rfs_proto::{BLOCK, DataPlace};
 
+use self::fake_store::FakeStore;
 use super::{
     alloc::{Short, Want},
-    lent::{LentMemory, StoreFailure, Unusable},
+    lent::{StoreFailure, Unusable},
     *,
 };
 
@@ -166,54 +165,11 @@ fn quarantined_space_is_reported_under_the_lock_and_merged() {
     assert_eq!(told, [(7, vec![part(1, 3)], vec![4, 5, 6]), (8, vec![part(9, 1)], vec![4])]);
 }
 
-/// A store in this process that can be made unreachable.
-#[derive(Debug)]
-struct FakeStore {
-    bytes: Mutex<Vec<u8>>,
-    is_up: AtomicBool,
-}
-
-impl FakeStore {
-    fn part<T>(&self, offset: u64, len: u64, act: impl FnOnce(&mut [u8]) -> T) -> Result<T, StoreFailure> {
-        match self.is_up.load(Ordering::Relaxed) {
-            true => Ok(act(&mut self.bytes.lock()[offset as usize..(offset + len) as usize])),
-            false => Err(StoreFailure(1)),
-        }
-    }
-}
-
-impl LentMemory for FakeStore {
-    fn zero(&self, _: u16, offset: u64, len: u64) -> Result<(), StoreFailure> {
-        self.part(offset, len, |bytes| bytes.fill(0))
-    }
-
-    fn read(&self, _: u16, offset: u64, out: &mut [u8]) -> Result<(), StoreFailure> {
-        self.part(offset, out.len() as u64, |bytes| out.copy_from_slice(bytes))
-    }
-
-    fn write(&self, _: u16, offset: u64, data: &[u8]) -> Result<(), StoreFailure> {
-        self.part(offset, data.len() as u64, |bytes| bytes.copy_from_slice(data))
-    }
-
-    fn admit(&self, _: u16, _: u64, _: bool) -> Option<StoreAccess> {
-        None
-    }
-
-    fn is_admitted(&self, _: u64) -> bool {
-        false
-    }
-
-    fn fence(&self, _: u64) -> bool {
-        true
-    }
-}
-
 const STORE: u64 = 4 * BLOCK;
 
 /// A space whose second piece of each file is in a store.
 fn space_with_store() -> (Space, Arc<FakeStore>) {
-    let store =
-        Arc::new(FakeStore { bytes: Mutex::new(vec![0; STORE as usize]), is_up: AtomicBool::new(true) });
+    let store = Arc::new(FakeStore::new(STORE));
     let own = Space::new(Arc::new(Memory::private(4 * BLOCK as usize).unwrap()), Zeroing::Inline);
     let lent = Arc::<FakeStore>::clone(&store);
     (own.with_stores(lent, [(1, STORE)], BLOCK).expect("a space"), store)
@@ -239,7 +195,7 @@ fn space_of_a_store_that_does_not_answer_waits_until_it_is_back() {
     let (space, store) = space_with_store();
     let ranges = space.allocate(&[want(2 * BLOCK)]).unwrap().concat();
     space.write(ranges[1].start, &[7; BLOCK as usize], false).unwrap();
-    store.is_up.store(false, Ordering::Relaxed);
+    store.set_up(false);
     space.close_store(1);
     let failure = Err(StoreFailure(1));
     assert_eq!((space.zero(ranges[1]), space.is_zero(ranges[1])), (failure, Err(StoreFailure(1))));
@@ -251,7 +207,7 @@ fn space_of_a_store_that_does_not_answer_waits_until_it_is_back() {
     assert_eq!((space.totals().clean, space.totals().dirty), (4 * BLOCK, 0));
     assert_eq!(space.totals().quarantined, BLOCK);
     assert_eq!(space.allocate(&[want(5 * BLOCK)]), Err(Short::Full));
-    store.is_up.store(true, Ordering::Relaxed);
+    store.set_up(true);
     space.open_store(1);
     assert_eq!((space.totals().clean, space.totals().quarantined), (8 * BLOCK, 0));
     assert_eq!(space.is_zero(ranges[1]), Ok(true));
