@@ -1,6 +1,6 @@
 //! Reads, writes, allocation and copies.
 //!
-//! This crate has `unsafe` code here, in `affinity::sched`, in `descriptors`, in `session::device`
+//! This crate has `unsafe` code here, in `descriptors`, in `session::device`
 //! and in `session::ring`.
 //!
 //! # Concurrency

@@ -1,14 +1,12 @@
 //! Sets how the kernel schedules threads of this process.
 //!
-//! This crate has `unsafe` code here, in `adapter::data`, in `descriptors` and in
-//! `session::ring`. rustix does not have sched_setscheduler.
-//!
 //! # Concurrency
 //! The monitor and session threads, each with a [`System`] of its own. Takes no locks.
 
-use std::{fs::File, io, os::unix::fs::FileExt, thread};
+use std::io;
 
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use thread_placement::{StatReader, idle_threads, policy, probe, restrict, set_policy};
 
 /// Scheduler functions that the monitor and session threads use.
 pub(super) trait Scheduler: Send + 'static {
@@ -45,22 +43,6 @@ fn cores() -> io::Result<CpuSet> {
     Ok(sched_getaffinity(Some(rustix::process::getpid()))?)
 }
 
-fn set_policy(tid: Pid, policy: i32) -> io::Result<()> {
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads the parameter within the call. The C library's function does nothing
-    // on some systems.
-    let done = unsafe {
-        libc::syscall(libc::SYS_sched_setscheduler, tid.as_raw_nonzero().get(), policy, &raw const param)
-    };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn policy(tid: Pid) -> io::Result<i32> {
-    // SAFETY: the arguments are numbers.
-    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, tid.as_raw_nonzero().get()) };
-    i32::try_from(policy).ok().filter(|policy| *policy >= 0).ok_or_else(io::Error::last_os_error)
-}
-
 fn unpin(tid: Pid) -> io::Result<()> {
     // The policy comes last: it shows that the thread is unpinned.
     sched_setaffinity(Some(tid), &cores()?)?;
@@ -84,54 +66,27 @@ pub(crate) fn reset_affinity() {
 
 /// The kernel's scheduler.
 #[derive(Debug, Default)]
-pub(super) struct System {
-    /// The last thread that was read, with its open file.
-    caller: Option<(u32, File)>,
-}
+pub(super) struct System(StatReader);
 
 impl System {
     /// Checks that pinning is useful, and that this process may pin threads.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] on a single core, and if the process has another policy than
-    /// SCHED_OTHER. Otherwise the kernel's error: other users than root may become SCHED_IDLE, but
-    /// leave that policy only with RLIMIT_NICE of at least 20.
+    /// As [`probe`].
     pub(super) fn probe() -> io::Result<System> {
-        if cores()?.count() < 2 || policy(gettid())? != libc::SCHED_OTHER {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        // On a separate thread, which ends if the policy cannot be restored.
-        let probe = || {
-            set_policy(gettid(), libc::SCHED_IDLE)?;
-            unpin(gettid())
-        };
-        let outcome = thread::Builder::new().name("probe".into()).spawn(probe)?.join();
-        outcome.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+        probe(&cores()?, "probe", unpin)?;
         Ok(System::default())
-    }
-
-    /// Reads `/proc/TID/task/TID/stat`. The file stays open for the next call, because opening it
-    /// takes several times as long as reading it.
-    fn stat(&mut self, tid: u32) -> io::Result<String> {
-        let file = match self.caller.take() {
-            Some((known, file)) if known == tid => file,
-            _ => File::open(format!("/proc/{tid}/task/{tid}/stat"))?,
-        };
-        let mut bytes = [0; 1024];
-        let len = file.read_at(&mut bytes, 0)?;
-        self.caller = Some((tid, file));
-        Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
     }
 }
 
 impl Scheduler for System {
     fn core_of(&mut self, tid: u32) -> Option<usize> {
-        let core = core(&self.stat(tid).ok()?)?;
+        let core = self.0.core_of(tid)?;
         (core < CpuSet::MAX_CPU && cores().is_ok_and(|cores| cores.is_set(core))).then_some(core)
     }
 
     fn is_runnable(&mut self, tid: u32) -> bool {
-        self.stat(tid).is_ok_and(|stat| field(&stat, STATE) == Some("R"))
+        self.0.is_runnable(tid)
     }
 
     fn pin(&mut self, tid: Pid, core: usize) -> io::Result<()> {
@@ -144,9 +99,7 @@ impl Scheduler for System {
     }
 
     fn move_to(&mut self, tid: Pid, core: usize) -> io::Result<()> {
-        let mut only = CpuSet::new();
-        only.set(core);
-        Ok(sched_setaffinity(Some(tid), &only)?)
+        restrict(tid, core)
     }
 
     fn separate(&mut self, tid: Pid, other: Pid) -> io::Result<()> {
@@ -164,15 +117,13 @@ impl Scheduler for System {
     }
 
     fn unpin_all_but(&mut self, pinned: &[Pid]) {
-        let tasks = match std::fs::read_dir("/proc/self/task") {
-            Ok(tasks) => tasks,
+        let threads = match idle_threads() {
+            Ok(threads) => threads,
             Err(e) => return log::warn!("/proc/self/task: {e}"),
         };
-        let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-        for tid in tids.filter_map(Pid::from_raw).filter(|tid| !pinned.contains(tid)) {
+        for tid in threads.filter(|tid| !pinned.contains(tid)) {
             // A thread that has ended is not pinned.
-            if policy(tid).is_ok_and(|policy| policy == libc::SCHED_IDLE)
-                && let Err(e) = unpin(tid)
+            if let Err(e) = unpin(tid)
                 && e.raw_os_error() != Some(libc::ESRCH)
             {
                 log::warn!("cannot unpin a thread: {e}");
@@ -181,31 +132,11 @@ impl Scheduler for System {
     }
 }
 
-/// Index of the thread's state among the fields behind its name. The name may contain any
-/// character.
-const STATE: usize = 0;
-/// Index of the core.
-const CORE: usize = 36;
-
-fn field(stat: &str, index: usize) -> Option<&str> {
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(index)
-}
-
-fn core(stat: &str) -> Option<usize> {
-    field(stat, CORE)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::thread;
 
-    #[test]
-    fn fields_follow_the_name() {
-        let rest = (4..=52).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
-        let stat = format!("17 (a) R (b) S {rest}\n");
-        assert_eq!((field(&stat, STATE), core(&stat)), (Some("S"), Some(39)));
-        assert_eq!((field("17 a S", STATE), core("")), (None, None));
-    }
+    use super::*;
 
     #[test]
     fn the_calling_thread_has_a_core_and_is_runnable() {

@@ -10,14 +10,12 @@ mod core_watch;
 use std::time::Instant;
 
 use rustix::thread::CpuSet;
+use thread_placement::StatReader;
 
 use self::core_watch::CoreWatch;
 use super::Events;
 use crate::{
-    kernel::{
-        cores::{self, CoreReader},
-        uffd::Uffd,
-    },
+    kernel::{cores, uffd::Uffd},
     logic::follow::{Follow, Sample, Step},
 };
 
@@ -25,7 +23,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Placement {
     follow: Follow,
-    reader: CoreReader,
+    reader: StatReader,
     /// The cores at the start.
     cores: CpuSet,
     watch: CoreWatch,
@@ -38,7 +36,7 @@ impl Placement {
     pub(super) fn new(uffd: &Uffd, events: &Events) -> Option<Placement> {
         let cores = cores::probe().ok()?;
         let watch = CoreWatch::start(cores, uffd, events).ok()?;
-        let (follow, reader) = (Follow::default(), CoreReader::default());
+        let (follow, reader) = (Follow::default(), StatReader::default());
         Some(Placement { follow, reader, cores, watch, begin: Instant::now() })
     }
 
