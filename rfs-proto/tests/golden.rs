@@ -64,8 +64,8 @@ fn the_examples_cover_every_variant() {
         firsts
     };
     let request_numbers = firsts(requests().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(request_numbers, (0..46).collect::<Vec<u8>>());
-    assert_eq!(decode_request(&[46]), Err(DecodeError::Malformed));
+    assert_eq!(request_numbers, (0..47).collect::<Vec<u8>>());
+    assert_eq!(decode_request(&[47]), Err(DecodeError::Malformed));
     let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
     assert_eq!(reply_numbers, (0..23).collect::<Vec<u8>>());
     assert_eq!(decode_reply(&[23]), Err(DecodeError::Malformed));

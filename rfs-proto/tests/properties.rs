@@ -262,6 +262,7 @@ fn session_requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::HoldPages { ino },
         Request::DropPages { ino },
         Request::ReachStore { store: slot as u16 },
+        Request::FenceStore { store: slot as u16 },
     ]
 }
 

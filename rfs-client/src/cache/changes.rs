@@ -29,6 +29,20 @@ pub(crate) struct Effect<'r> {
     pub(crate) may_remove_a_directory: bool,
 }
 
+/// Returns the inode whose attributes a request changes.
+fn changed_inode(request: &Request<'_>) -> Option<u64> {
+    match *request {
+        Request::SetAttr { ino, .. }
+        | Request::SetXattr { ino, .. }
+        | Request::RemoveXattr { ino, .. }
+        | Request::Fallocate { ino, .. }
+        | Request::Link { ino, .. }
+        | Request::Open { ino, .. } => Some(ino),
+        Request::Copy { to, .. } => Some(to),
+        _ => None,
+    }
+}
+
 impl<'r> Effect<'r> {
     /// Returns the effect of a request, or `None` if it changes nothing that another client may
     /// cache.
@@ -87,18 +101,10 @@ impl<'r> Effect<'r> {
             | Request::HoldPages { .. }
             | Request::DropPages { .. }
             | Request::Tmpfile { .. }
-            | Request::ReachStore { .. } => return None,
+            | Request::ReachStore { .. }
+            | Request::FenceStore { .. } => return None,
         };
-        let ino = match *request {
-            Request::SetAttr { ino, .. }
-            | Request::SetXattr { ino, .. }
-            | Request::RemoveXattr { ino, .. }
-            | Request::Fallocate { ino, .. }
-            | Request::Link { ino, .. }
-            | Request::Open { ino, .. } => Some(ino),
-            Request::Copy { to, .. } => Some(to),
-            _ => None,
-        };
+        let ino = changed_inode(request);
         let may_remove_a_directory = matches!(request, Request::Rmdir { .. } | Request::Rename { .. });
         Some(Effect { names, ino, may_remove_a_directory })
     }

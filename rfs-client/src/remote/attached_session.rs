@@ -5,7 +5,7 @@
 //! # Concurrency
 //! Any number of threads. No locks.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use rdmabox::{Memory, RemoteAddr, RequestError, Session, Until};
 use rfs_proto::Attached;
@@ -29,8 +29,14 @@ pub(crate) struct AttachedSession {
 }
 
 impl AttachedSession {
-    pub(crate) fn new(session: Arc<Session>, attached: &Attached) -> AttachedSession {
-        let stores = StoreLinks::new(Arc::clone(&session));
+    /// `reached` is shared by the sessions of a client that follow each other: whether one has
+    /// reached a store.
+    pub(crate) fn new(
+        session: Arc<Session>,
+        attached: &Attached,
+        reached: Arc<AtomicBool>,
+    ) -> AttachedSession {
+        let stores = StoreLinks::new(Arc::clone(&session), attached.resumed, reached);
         AttachedSession { session, regions: Regions::of(attached), stores }
     }
 
@@ -78,6 +84,7 @@ impl Remote for AttachedSession {
         reply: &mut Vec<u8>,
         options: CallOptions<'_>,
     ) -> Result<(), RequestError> {
+        self.stores.settle()?;
         match options.wait {
             ReplyWait::Bounded => self.session.call(request, reply),
             ReplyWait::Cancellable(cancel) => self.session.call_waiting(request, reply, cancel),
@@ -91,6 +98,7 @@ impl Remote for AttachedSession {
         requests: &[Vec<u8>],
         replies: &mut Vec<Vec<u8>>,
     ) -> Result<(), RequestError> {
+        self.stores.settle()?;
         self.session.call_all(requests, replies)
     }
 

@@ -33,6 +33,7 @@ pub(crate) fn is_idempotent(request: &Request<'_>) -> bool {
         | Request::HoldPages { .. }
         | Request::DropPages { .. }
         | Request::ReachStore { .. }
+        | Request::FenceStore { .. }
         | Request::Detach => true,
         Request::SetAttr { .. }
         | Request::Mknod { .. }

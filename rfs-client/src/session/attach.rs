@@ -5,7 +5,11 @@
 //! # Concurrency
 //! The calling thread.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use rdmabox::{Address, RequestError, Session, SessionOptions, StartedReply};
 use rfs_proto::{Attached, Errno, Identity, InUse, Reply, decode_reply, record};
@@ -140,10 +144,12 @@ impl Client {
             if let Some((kept, _)) = kept {
                 keep_session(kept, mount, &reply.attached)?;
             }
+            // A previous process may have written to stores.
+            let reached = Arc::new(AtomicBool::new(previous.is_some()));
             let first: Arc<dyn Remote> =
-                Arc::new(AttachedSession::new(Arc::clone(&session), &reply.attached));
+                Arc::new(AttachedSession::new(Arc::clone(&session), &reply.attached, Arc::clone(&reached)));
             let Some(mount) = mount else { return attached_client(first, attach, reply, limits) };
-            let factory = Reattacher::new(&address, options, attach, mount);
+            let factory = Reattacher::new(&address, options, attach, (mount, reached));
             let (timeout, factory) = (options.operation_timeout, Box::new(factory));
             let state = kept.map(|(kept, _)| Arc::clone(kept));
             let remote = ReconnectingSession::new(first, &reply.attached, timeout, factory, state);

@@ -3,7 +3,10 @@
 //! # Concurrency
 //! The reconnect thread only.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use rdmabox::{Address, ConnectError, Session, SessionOptions};
@@ -35,6 +38,8 @@ pub(crate) struct Reattacher {
     options: SessionOptions,
     attach: AttachOptions,
     mount: Identity,
+    /// Whether a session of the mount has reached a store.
+    reached: Arc<AtomicBool>,
     /// Last error of reading the certificates.
     last_error: Mutex<Option<String>>,
 }
@@ -44,7 +49,7 @@ impl Reattacher {
         address: &Address,
         options: &SessionOptions,
         attach: &AttachOptions,
-        mount: Identity,
+        (mount, reached): (Identity, Arc<AtomicBool>),
     ) -> Self {
         // An attempt can hang in a network that has recovered since, so attempts are short.
         let connect_timeout = options.connect_timeout.min(ATTEMPT_TIMEOUT);
@@ -55,6 +60,7 @@ impl Reattacher {
             options,
             attach: attach.clone(),
             mount,
+            reached,
             last_error: Mutex::default(),
         }
     }
@@ -113,7 +119,8 @@ impl SessionFactory for Reattacher {
                 ))
             }
             Ok(AttachReply { attached, .. }) => {
-                Ok((Arc::new(AttachedSession::new(session, &attached)), attached))
+                let remote = AttachedSession::new(session, &attached, Arc::clone(&self.reached));
+                Ok((Arc::new(remote), attached))
             }
             Err(e) => {
                 session.close(self.options.operation_timeout);

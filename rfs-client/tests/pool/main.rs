@@ -3,6 +3,8 @@
 
 mod drain;
 mod drain_sessions;
+mod late_writes;
+mod relay;
 mod site;
 mod steps;
 

@@ -486,6 +486,14 @@ pub enum Request<'a> {
         /// Group, unless the directory is setgid.
         gid: u32,
     },
+    /// Tells that the session does not know the outcome of a write to a store: its bytes may still
+    /// arrive there. The server ends the access that the session got by
+    /// [`ReachStore`](Request::ReachStore). Until that has ended, no file gets space that files
+    /// give up at the store. → `Done`
+    FenceStore {
+        /// Number of the store. 0: all stores for which the session has access.
+        store: u16,
+    },
 }
 
 impl Request<'_> {

@@ -249,6 +249,7 @@ fn session_requests() -> Vec<(&'static str, Request<'static>)> {
             "2d 05 a403 12 e807 00",
             Request::Tmpfile { parent: 5, perm: 0o644, umask: 0o22, uid: 1000, gid: 0 },
         ),
+        ("2e 03", Request::FenceStore { store: 3 }),
     ]
 }
 

@@ -12,7 +12,7 @@
 //! are zeroed, messages are encoded or replies are sent. No thread blocks here for another
 //! session.
 
-use std::sync::Arc;
+use std::{sync::Arc, thread};
 
 use parking_lot::Mutex;
 use rdmabox::Memory;
@@ -423,6 +423,10 @@ impl Dispatcher {
             Request::StatFs => Ok(Reply::StatFs(self.statfs())),
             Request::Stats => Ok(Reply::Stats(self.stats())),
             Request::ReachStore { store } => self.reach_store(session, store),
+            Request::FenceStore { store } => {
+                self.fence_store(session, store);
+                Ok(Reply::Done)
+            }
             Request::GetXattr { .. }
             | Request::SetXattr { .. }
             | Request::XattrPart { .. }
@@ -462,6 +466,20 @@ impl Dispatcher {
         let may_write = asker.credentials().rights == AccessMode::Write && asker.squash().is_none();
         let lent = self.store.space.lent().ok_or(Errno::ENXIO)?;
         lent.admit(store, session, may_write).map(Reply::Store).ok_or(Errno::ENXIO)
+    }
+
+    /// Has stores end the access of a session, without waiting for them. The thread `rfs-fencer`
+    /// tries again.
+    fn fence_store(&self, session: u64, store: u16) {
+        if !self.store.space.doubt(store, session) {
+            return;
+        }
+        let place = if store == 0 { "all stores".into() } else { format!("store {store}") };
+        log::info!("session {session}: ending its access to {place}, where its writes may arrive late");
+        let space = Arc::clone(&self.store.space);
+        if let Err(e) = thread::Builder::new().name("rfs-fence".into()).spawn(move || space.end_doubts()) {
+            log::warn!("session {session}: its access to {place} ends later: no thread: {e}");
+        }
     }
 
     /// Returns the session number of a connection. No session of a previous server has it.

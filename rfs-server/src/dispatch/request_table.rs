@@ -98,6 +98,7 @@ requests! {
     DropPages:     "droppages",    Names, Waits;
     ReachStore:    "reachstore",   Names, Waits;
     Tmpfile:       "tmpfile",      Names, Waits;
+    FenceStore:    "fencestore",   Names, Never;
 }
 
 /// Returns true if the requests at this position carry or check data.

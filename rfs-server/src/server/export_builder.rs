@@ -19,7 +19,7 @@ use super::{
     log_compactor::LogCompactor,
     prefault::{Prefault, Prefaulter},
     running_export::Export,
-    stores::{PoolStores, StoresError, start_drainer, start_newcomers, start_watch},
+    stores::{PoolStores, StoresError, start_drainer, start_fencer, start_newcomers, start_watch},
 };
 use crate::{
     coherence::alarm::Alarm,
@@ -127,6 +127,7 @@ impl BuiltExport {
             .map_err(StartError::Thread)
         };
         let watch = self.stores.as_ref().map(|stores| start_watch(stores, &self.lent.dispatcher));
+        let fencer = self.stores.as_ref().map(|_| start_fencer(&self.lent.dispatcher));
         let newcomers = self.stores.as_ref().map(|stores| start_newcomers(stores, &self.lent.dispatcher));
         let drainer = self.stores.as_ref().map(|stores| start_drainer(stores, &self.lent.dispatcher));
         Ok(Export {
@@ -138,6 +139,7 @@ impl BuiltExport {
             evictor: self.start_evictor().map_err(StartError::Thread)?,
             _zeroer: Zeroer::start(&self.space).map_err(StartError::Thread)?,
             _store_watch: watch.transpose().map_err(StartError::Thread)?,
+            _fencer: fencer.transpose().map_err(StartError::Thread)?,
             stores: self.stores.clone(),
             _prefaulter: Prefaulter::start(&self.arena, config.prefault, Arc::clone(all))
                 .map_err(StartError::Thread)?,

@@ -24,6 +24,7 @@ pub(super) struct Export {
     pub(super) _prefaulter: Prefaulter,
     pub(super) _zeroer: Zeroer,
     pub(super) _store_watch: Option<StoreThread>,
+    pub(super) _fencer: Option<StoreThread>,
     pub(super) _newcomers: Option<StoreThread>,
     pub(super) _drainer: Option<StoreThread>,
     /// Stores that lend memory to the export.

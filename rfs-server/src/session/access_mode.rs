@@ -98,6 +98,7 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         | Request::HoldPages { .. }
         | Request::DropPages { .. }
         | Request::ReachStore { .. }
+        | Request::FenceStore { .. }
         | Request::Recalls { .. } => false,
     }
 }

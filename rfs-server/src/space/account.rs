@@ -19,7 +19,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rfs_proto::{BLOCK, Recall};
+use rfs_proto::{BLOCK, DataPlace, Recall};
 use seeded_faults::seeded;
 
 use super::{
@@ -27,7 +27,7 @@ use super::{
     bytes::Bytes,
     lent::{LentMemory, StoreFailure, Unusable},
     nonzero_bitmap::NonzeroBitmap,
-    quarantine::{ABANDONED_SESSIONS, QuarantinedRange, SNAPSHOT, unreachable},
+    quarantine::{ABANDONED_SESSIONS, QuarantinedRange, SNAPSHOT, in_doubt, unreachable},
 };
 
 /// Most bytes that a thread zeroes before it takes the lock again.
@@ -65,6 +65,14 @@ pub(super) struct Account {
     pub(super) held: Option<Held>,
     /// The bitmap of nonzero blocks, if the next server needs it.
     dirt: Option<NonzeroBitmap>,
+    /// The stores where requests of clients may arrive late, and how many fences each waits for.
+    pub(super) in_doubt: BTreeMap<u16, usize>,
+}
+
+impl Account {
+    fn new(arena: Arena, has_previous_sessions: bool, dirt: Option<NonzeroBitmap>) -> Account {
+        Account { arena, stop: false, has_previous_sessions, held: None, dirt, in_doubt: BTreeMap::new() }
+    }
 }
 
 /// The arena: the allocator under its lock, and the bytes.
@@ -90,11 +98,7 @@ impl Space {
     pub fn new(bytes: impl Into<Bytes>, mode: Zeroing) -> Space {
         let bytes = bytes.into();
         let arena = Arena::new(bytes.len());
-        Space::over(
-            bytes,
-            mode,
-            Account { arena, stop: false, has_previous_sessions: false, held: None, dirt: None },
-        )
+        Space::over(bytes, mode, Account::new(arena, false, None))
     }
 
     /// Returns an arena over memory that a previous server used, or that was restored.
@@ -133,8 +137,7 @@ impl Space {
             }
             at = range.end();
         }
-        let space =
-            Space::over(bytes, mode, Account { arena, stop: false, has_previous_sessions, held: None, dirt });
+        let space = Space::over(bytes, mode, Account::new(arena, has_previous_sessions, dirt));
         space.change(|_| {});
         space
     }
@@ -243,6 +246,8 @@ impl Space {
             for &range in ranges {
                 let mut all = holders.to_vec();
                 all.extend(account.has_previous_sessions.then_some(ABANDONED_SESSIONS));
+                let store = DataPlace::from_number(range.start).store();
+                all.extend(account.in_doubt.contains_key(&store).then(|| in_doubt(store)));
                 if let Some(held) = account.held.as_mut().filter(|held| range.end() > held.from) {
                     all.push(SNAPSHOT);
                     held.waits.insert((range.end(), range.start), ino);

@@ -11,7 +11,7 @@ use super::{
     account::Space,
     alloc::range::Range,
     bytes::{Bad, Bytes},
-    quarantine::unreachable,
+    quarantine::{in_doubt, unreachable},
 };
 
 /// Most bytes that are fetched at once to see whether they are zero.
@@ -51,6 +51,21 @@ pub trait LentMemory: fmt::Debug + Send + Sync {
     /// Ends the access of a session to all stores. Returns true if it can reach none any more; the
     /// caller tries again otherwise.
     fn fence(&self, session: u64) -> bool;
+
+    /// Returns the stores to which a session has access.
+    fn reached(&self, _session: u64) -> Vec<u16> {
+        Vec::new()
+    }
+
+    /// Notes that the present access of a session to a store has to end. Returns false if there is
+    /// none, or if its end is noted already.
+    fn doubt(&self, _store: u16, _session: u64) -> bool {
+        false
+    }
+
+    /// Ends what [`doubt`](Self::doubt) has noted, at the stores that answer. When an access has
+    /// ended, calls `ended` with its store.
+    fn end_doubts(&self, _ended: &mut dyn FnMut(u16)) {}
 }
 
 /// Bytes that could not be read or written.
@@ -185,6 +200,55 @@ impl Space {
             account.arena.session_ended(unreachable(store));
         });
         self.tidy();
+    }
+
+    /// Notes that writes of a session may still arrive at a store, or at all stores if the number
+    /// is 0. No file gets space that is given up there until the access of the session has ended
+    /// ([`Space::end_doubts`]). Returns true if there is an access to end.
+    pub fn doubt(&self, store: u16, session: u64) -> bool {
+        let Some(lent) = &self.lent else { return false };
+        let stores = if store == 0 { lent.reached(session) } else { vec![store] };
+        let doubted = |store: &u16| {
+            // First: the end of the access, which releases the space, may come at once.
+            self.hold_store(*store);
+            let is_new = lent.doubt(*store, session);
+            if !is_new {
+                self.release_store(*store);
+            }
+            is_new
+        };
+        stores.iter().filter(|store| doubted(store)).count() > 0
+    }
+
+    /// Ends the accesses that are in [doubt](Space::doubt), at the stores that answer. The space of
+    /// those stores is free then.
+    pub fn end_doubts(&self) {
+        let Some(lent) = &self.lent else { return };
+        lent.end_doubts(&mut |store| {
+            self.release_store(store);
+            self.tidy();
+        });
+    }
+
+    fn hold_store(&self, store: u16) {
+        self.change_account(|account| {
+            let count = account.in_doubt.entry(store).or_default();
+            *count += 1;
+            if *count == 1 {
+                account.arena.hold_store(store, in_doubt(store));
+            }
+        });
+    }
+
+    fn release_store(&self, store: u16) {
+        self.change_account(|account| {
+            let Some(count) = account.in_doubt.get_mut(&store) else { return };
+            *count -= 1;
+            if *count == 0 {
+                account.in_doubt.remove(&store);
+                account.arena.session_ended(in_doubt(store));
+            }
+        });
     }
 
     /// Hands out no space of a store, which cannot be reached.

@@ -22,6 +22,12 @@ pub(super) fn unreachable(store: u16) -> u64 {
     UNLOGGED - 1 - u64::from(store)
 }
 
+/// Returns the quarantine holder of space of a store that a client may still write to, although it
+/// has given the space up. No session has this number.
+pub(super) fn in_doubt(store: u16) -> u64 {
+    unreachable(u16::MAX) - 1 - u64::from(store)
+}
+
 /// Space that an inode released while a session could still reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuarantinedRange {

@@ -212,3 +212,37 @@ fn space_of_a_store_that_does_not_answer_waits_until_it_is_back() {
     assert_eq!((space.totals().clean, space.totals().quarantined), (8 * BLOCK, 0));
     assert_eq!(space.is_zero(ranges[1]), Ok(true));
 }
+
+/// Catches space that is used again while a write may arrive there late, and space that never comes
+/// back.
+#[test]
+fn space_of_a_store_in_doubt_waits_for_the_end_of_each_access() {
+    let (space, store) = space_with_store();
+    let ranges = space.allocate(&[want(4 * BLOCK)]).unwrap().concat();
+    let [own, lent] = [0, 1].map(|store| {
+        let is_there = |range: &Range| DataPlace::from_number(range.start).store() == store;
+        ranges.iter().copied().filter(is_there).collect::<Vec<_>>()
+    });
+    let (before, after) = lent.split_at(1);
+    let held = |bytes: u64| assert_eq!(space.totals().quarantined, bytes);
+    // It is in quarantine before the doubt, and its holder lets it go afterwards.
+    space.quarantine((1, 1), before, &[7]);
+    store.set_up(false);
+    assert!(space.doubt(1, 7) && !space.doubt(1, 7) && space.doubt(0, 8) && !space.doubt(2, 7));
+    space.end_doubts();
+    space.lease_ended(1, 7);
+    space.quarantine((1, 1), after, &[]);
+    space.quarantine((1, 1), &own, &[]);
+    held(2 * BLOCK);
+    store.set_up(true);
+    space.open_store(1);
+    held(2 * BLOCK);
+    space.end_doubts();
+    held(0);
+    space.tidy();
+    assert_eq!(space.totals().clean, 8 * BLOCK);
+    // What is given up later is free at once.
+    let ranges = space.allocate(&[want(4 * BLOCK)]).unwrap().concat();
+    space.quarantine((1, 1), &ranges, &[]);
+    held(0);
+}

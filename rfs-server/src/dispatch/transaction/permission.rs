@@ -71,7 +71,8 @@ pub(in crate::dispatch) fn may_ask(squash: Squash, request: &Request<'_>) -> Res
         | Request::Insist { .. }
         | Request::Close { .. }
         | Request::Forget { .. }
-        | Request::ReachStore { .. } => Ok(()),
+        | Request::ReachStore { .. }
+        | Request::FenceStore { .. } => Ok(()),
         // Their transactions check them.
         Request::Lookup { .. }
         | Request::LookupAhead { .. }

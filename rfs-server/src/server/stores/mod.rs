@@ -4,8 +4,10 @@
 //! # Concurrency
 //! See the modules. Locks of the members are held for moments, and none while a store is asked.
 
+mod accesses;
 mod drain;
 mod drainer;
+mod lent_memory;
 mod lost_report;
 mod member;
 mod newcomers;
@@ -26,7 +28,7 @@ pub(super) use member::PoolStore;
 pub(super) use newcomers::start_newcomers;
 pub(super) use pool_stores::PoolStores;
 pub(super) use store_thread::StoreThread;
-pub(super) use watch::start_watch;
+pub(super) use watch::{start_fencer, start_watch};
 
 /// Default length of the pieces of a file that stores take in turn. The longest request of a mount
 /// has 1 MiB, so it reaches four stores at once.

@@ -1,24 +1,22 @@
-//! The stores of the pool: how the server takes them over, moves bytes, and fences sessions.
-//!
-//! Invariant: a session that was admitted reaches no store any more once [`LentMemory::fence`] has
-//! returned true. A store that was restarted has nothing that a session could reach.
+//! The stores of the pool: how the server takes them over, adds and removes them.
 //!
 //! # Concurrency
 //! Any thread calls. Locks are held for moments, and none while a store is asked.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use parking_lot::{Mutex, RwLock};
-use pool::{ClientId, OwnedStore, OwnerError, StoreId, Ticket};
+use pool::{OwnedStore, StoreId};
 use rdmabox::{Address, Key, SessionOptions};
-use rfs_proto::{BLOCK, DataPlace, StoreAccess};
+use rfs_proto::{BLOCK, DataPlace};
 
 use super::{
     Membership, StoresConfig, StoresError,
+    accesses::Accesses,
     member::PoolStore,
     registry::{
         CommandLine, FileRegistry, Health, Member, MemberState, PoolView, RegisteredStores, Registry,
@@ -27,10 +25,7 @@ use super::{
 };
 use crate::{
     dispatch::{Dispatcher, LostFiles},
-    space::{
-        account::Space,
-        lent::{LentMemory, StoreFailure},
-    },
+    space::{account::Space, lent::StoreFailure},
 };
 
 /// Time for which the start waits for a store that is not there yet, or that has not noticed yet
@@ -46,11 +41,10 @@ pub(in crate::server) struct PoolStores {
     view: RwLock<View>,
     /// Held while the pool changes.
     change: Mutex<Change>,
-    key: Key,
+    pub(super) key: Key,
     options: SessionOptions,
     unit: u64,
-    /// Sessions that may reach stores.
-    admitted: Mutex<HashSet<u64>>,
+    pub(super) accesses: Mutex<Accesses>,
     /// Where the stores are written down. Dropped last: the next server may take the pool then.
     registry: Box<dyn Registry>,
 }
@@ -129,7 +123,7 @@ impl PoolStores {
             key,
             options,
             unit,
-            admitted: Mutex::default(),
+            accesses: Mutex::default(),
             registry,
         })
     }
@@ -384,7 +378,7 @@ impl PoolStores {
         self.view.read().stores.values().cloned().collect()
     }
 
-    fn store(&self, number: u16) -> Result<Arc<PoolStore>, StoreFailure> {
+    pub(super) fn store(&self, number: u16) -> Result<Arc<PoolStore>, StoreFailure> {
         self.view.read().stores.get(&number).cloned().ok_or(StoreFailure(number))
     }
 }
@@ -470,60 +464,4 @@ fn join_one(
     }
     log::info!("{id} at {address} lends {}", byte_size::show(len));
     Ok(PoolStore::new(owned, epoch))
-}
-
-impl LentMemory for PoolStores {
-    fn zero(&self, store: u16, offset: u64, len: u64) -> Result<(), StoreFailure> {
-        let store = self.store(store)?;
-        store.note(store.owned.zero(offset, len))
-    }
-
-    fn read(&self, store: u16, offset: u64, out: &mut [u8]) -> Result<(), StoreFailure> {
-        let store = self.store(store)?;
-        store.note(store.owned.read(offset, out))
-    }
-
-    fn write(&self, store: u16, offset: u64, data: &[u8]) -> Result<(), StoreFailure> {
-        let store = self.store(store)?;
-        store.note(store.owned.write(offset, data))
-    }
-
-    fn admit(&self, store: u16, session: u64, may_write: bool) -> Option<StoreAccess> {
-        let store = self.store(store).ok()?;
-        // First: the session is fenced from now on, also if the reply does not arrive.
-        self.admitted.lock().insert(session);
-        let ticket = Ticket { client: ClientId(session), epoch: store.epoch, may_write };
-        let key = ticket.key(&self.key);
-        let digits = key.secret.to_hex();
-        let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap_or_default();
-        Some(StoreAccess {
-            address: store.owned.address().to_string(),
-            chunk: store.owned.chunk(),
-            client: session,
-            ticket: key.id.to_string(),
-            secret: (0..digits.len()).step_by(2).map(byte).collect(),
-        })
-    }
-
-    fn is_admitted(&self, session: u64) -> bool {
-        self.admitted.lock().contains(&session)
-    }
-
-    fn fence(&self, session: u64) -> bool {
-        let fenced = |store: &Arc<PoolStore>| match store.owned.fence(ClientId(session)) {
-            // Nothing of a lost store can be reached.
-            Ok(()) | Err(OwnerError::Lost { .. }) => true,
-            Err(error) => {
-                log::debug!("session {session} is not fenced yet: {error}");
-                false
-            }
-        };
-        // All are asked, so that one store that does not answer delays no other.
-        let stores = self.members();
-        let all = stores.iter().map(fenced).filter(|fenced| *fenced).count() == stores.len();
-        if all {
-            self.admitted.lock().remove(&session);
-        }
-        all
-    }
 }

@@ -1,7 +1,8 @@
-//! The thread that looks which stores can be reached, and reports lost data.
+//! The thread that looks which stores can be reached, and reports lost data. The thread that ends
+//! accesses which are in doubt.
 //!
 //! # Concurrency
-//! One thread for a pool.
+//! One thread of each kind for a pool.
 
 use std::{
     io,
@@ -12,7 +13,7 @@ use std::{
 use super::{pool_stores::PoolStores, store_thread::StoreThread};
 use crate::dispatch::Dispatcher;
 
-/// Interval at which stores are looked at.
+/// Interval at which stores are looked at, and at which an access is ended again.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Starts the thread.
@@ -24,6 +25,17 @@ pub(in crate::server) fn start_watch(
     StoreThread::start("rfs-stores", "watches the stores", move |stopped| {
         while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
             look(&stores, &dispatcher);
+        }
+    })
+}
+
+/// Starts the thread that ends accesses which are in doubt, until the stores have confirmed. A
+/// request of the client has begun it already.
+pub(in crate::server) fn start_fencer(dispatcher: &Arc<Dispatcher>) -> io::Result<StoreThread> {
+    let dispatcher = Arc::clone(dispatcher);
+    StoreThread::start("rfs-fencer", "ends accesses to stores", move |stopped| {
+        while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            dispatcher.space().end_doubts();
         }
     })
 }

@@ -356,6 +356,13 @@ impl Arena {
         there.flat_map(of).collect()
     }
 
+    /// Adds a holder to all quarantined space of a store.
+    pub fn hold_store(&mut self, store: u16, holder: u64) {
+        let is_there = |entry: &&mut Quarantined| DataPlace::from_number(entry.range.start).store() == store;
+        let all = self.quarantine.values_mut().flat_map(BTreeMap::values_mut);
+        all.filter(is_there).for_each(|entry| entry.holders.push(holder));
+    }
+
     /// Returns the quarantined space of an inode that holders with `count` can reach: its ranges,
     /// in order and merged, and all of these holders.
     pub fn quarantined(&self, ino: u64, count: impl Fn(u64) -> bool) -> (Vec<Range>, Vec<u64>) {

@@ -12,12 +12,15 @@ use crate::space::lent::{LentMemory, StoreFailure};
 pub(crate) struct FakeStore {
     pub(crate) bytes: Mutex<Vec<u8>>,
     is_up: AtomicBool,
+    /// Sessions whose access is to end.
+    doubts: Mutex<Vec<u64>>,
 }
 
 impl FakeStore {
     /// A store of zeroes that is up.
     pub(crate) fn new(len: u64) -> FakeStore {
-        FakeStore { bytes: Mutex::new(vec![0; len as usize]), is_up: AtomicBool::new(true) }
+        let bytes = Mutex::new(vec![0; len as usize]);
+        FakeStore { bytes, is_up: AtomicBool::new(true), doubts: Mutex::default() }
     }
 
     /// Has every access fail, or succeed again.
@@ -56,5 +59,22 @@ impl LentMemory for FakeStore {
 
     fn fence(&self, _: u64) -> bool {
         true
+    }
+
+    fn reached(&self, _: u64) -> Vec<u16> {
+        vec![1]
+    }
+
+    fn doubt(&self, store: u16, session: u64) -> bool {
+        let mut doubts = self.doubts.lock();
+        let is_new = store == 1 && !doubts.contains(&session);
+        doubts.extend(is_new.then_some(session));
+        is_new
+    }
+
+    fn end_doubts(&self, ended: &mut dyn FnMut(u16)) {
+        if self.is_up.load(Ordering::Relaxed) {
+            self.doubts.lock().drain(..).for_each(|_| ended(1));
+        }
     }
 }

@@ -1,5 +1,10 @@
 //! Sessions that reach the stores of a server.
 
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
 use pool::{ChunkId, ClientId, Incarnation, LinkError, Store, StoreId, StoreOptions, Stores};
 use rdmabox::{Address, Key, ProviderKind, Secret, SessionOptions};
 use rfs_proto::{Reply, Request, StoreAccess};
@@ -65,6 +70,49 @@ fn an_ended_session_does_not_reach_a_store_that_is_added_later() {
         reach(&access(&client, store), store, address(usize::from(store) - 1)).expect("a ticket");
     }
     assert!(matches!(client.ask(Request::ReachStore { store: 3 }), Reply::Error(_)));
+}
+
+/// Asks for a new access until the server has ended the previous one.
+fn next_access(client: &Client, before: &StoreAccess) -> StoreAccess {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    loop {
+        let next = access(client, 1);
+        if next != *before {
+            return next;
+        }
+        assert!(Instant::now() < give_up, "the access has not ended");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Catches a fence that voids the next access as well, and an end of the session that leaves one of
+/// its accesses.
+#[test]
+fn a_session_ends_its_access_to_a_store_and_gets_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (stores, server) = pool(&dir, 2, 2);
+    let address = |at: usize| &stores[at].addresses()[0];
+    let client = connect(&server, ProviderKind::Tcp, false);
+    assert_eq!(client.ask(Request::FenceStore { store: 1 }), Reply::Done, "it has no access");
+    let (first, other) = (access(&client, 1), access(&client, 2));
+    reach(&first, 1, address(0)).expect("a ticket");
+    assert_eq!(client.ask(Request::FenceStore { store: 1 }), Reply::Done);
+    let second = next_access(&client, &first);
+    assert!(matches!(reach(&first, 1, address(0)), Err(LinkError::Refused { .. })), "its access has ended");
+    assert_eq!(access(&client, 2), other, "the access to another store goes on");
+    assert_eq!(client.ask(Request::FenceStore { store: 0 }), Reply::Done);
+    let third = next_access(&client, &second);
+    for (ended, at) in [(&second, 0), (&second, 1), (&other, 1)] {
+        let store = u16::try_from(at).unwrap() + 1;
+        while !matches!(reach(ended, store, address(at)), Err(LinkError::Refused { .. })) {
+            // All stores are told of a number that only one of them knows.
+        }
+    }
+    reach(&third, 1, address(0)).expect("a ticket");
+    drop(client);
+    while reach(&third, 1, address(0)).is_ok() {
+        // Until the server knows that the session has ended.
+    }
 }
 
 #[test]

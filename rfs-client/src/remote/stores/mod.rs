@@ -5,19 +5,28 @@
 //! places of a store that cannot be reached wait for it for [`GRACE`], and fail then. Other
 //! requests go on.
 //!
+//! Invariant: a failed write to a store is in [`Doubts`] before the error is returned. The server
+//! hears of the doubt before any other request of the client ([`StoreLinks::settle`]). So it gives
+//! no space to another file while bytes of the write may arrive there.
+//!
 //! # Concurrency
 //! Any thread. The lock of a store is held while its session connects: threads that need the store
 //! wait for one connection. Links that are in use are found under a shared lock.
 
+mod doubts;
+
 use std::{
     collections::HashMap,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
-use pool::{ChunkId, ClientId, Link, StoreId, Stores, queue_pairs};
+use pool::{ChunkId, ClientId, Link, LinkError, StoreId, Stores, queue_pairs};
 use rdmabox::{
     Address, Key, Op as Step, ProviderKind, RemoteAddr, RequestError, Secret, Session, SessionOptions,
     WcStatus, across,
@@ -25,6 +34,7 @@ use rdmabox::{
 use rfs_proto::{DataPlace, Reply, Request, StoreAccess, decode_reply, encode_request};
 use smallvec::SmallVec;
 
+use self::doubts::{ALL_STORES, Doubts};
 use crate::remote::{
     address::Place,
     operation::{Transfer, start_at},
@@ -49,6 +59,9 @@ pub(crate) struct StoreLinks {
     server: Arc<Session>,
     links: RwLock<HashMap<u16, Arc<Link>>>,
     stores: Mutex<HashMap<u16, Arc<Mutex<StoreState>>>>,
+    doubts: Doubts,
+    /// Whether the client has asked for access to a store in this session or in an earlier one.
+    reached: Arc<AtomicBool>,
 }
 
 /// What is known of a store.
@@ -105,9 +118,15 @@ impl Move<'_> {
 }
 
 impl StoreLinks {
-    /// Makes the table of a client that is attached over `server`, without a session.
-    pub(crate) fn new(server: Arc<Session>) -> StoreLinks {
-        StoreLinks { server, links: RwLock::default(), stores: Mutex::default() }
+    /// Makes the table of a client that is attached over `server`, without a session. With
+    /// `continues`, the client continues a session of the server. `reached` tells whether a store
+    /// was reached in that session: its writes may be under way.
+    pub(crate) fn new(server: Arc<Session>, continues: bool, reached: Arc<AtomicBool>) -> StoreLinks {
+        let doubts = Doubts::default();
+        if continues && reached.load(Ordering::Acquire) {
+            doubts.add(ALL_STORES);
+        }
+        StoreLinks { server, links: RwLock::default(), stores: Mutex::default(), doubts, reached }
     }
 
     /// Moves bytes of any places, at all stores at once. `own` translates places of the server.
@@ -116,6 +135,45 @@ impl StoreLinks {
     /// The error of the server's session, if there is one, else [`RequestError::Invalid`] with the
     /// name of a store.
     pub(crate) fn run(
+        &self,
+        moves: &mut [Move<'_>],
+        own: impl Fn(Place) -> RemoteAddr,
+    ) -> Result<(), RequestError> {
+        let outcome = self.run_until_done(moves, own);
+        if outcome.is_err() {
+            let written = moves.iter().filter(|step| matches!(step, Move::Write(..)));
+            written.map(|step| step.place().store()).filter(|store| *store != 0).for_each(|store| {
+                self.doubts.add(store);
+            });
+            // If the server cannot be asked now, it is asked before the next request.
+            let _ = self.settle();
+        }
+        outcome
+    }
+
+    /// Tells the server at which stores writes of this client may arrive late. Returns at once if
+    /// there are none. Every request of the client comes after this call: its effect may be that
+    /// the server frees space which the client has used.
+    ///
+    /// # Errors
+    /// The server has not answered, so the request must not be sent.
+    pub(crate) fn settle(&self) -> Result<(), RequestError> {
+        if !self.doubts.any() {
+            return Ok(());
+        }
+        for (store, number) in self.doubts.all() {
+            let (mut request, mut reply) = (Vec::new(), Vec::new());
+            encode_request(&Request::FenceStore { store }, &mut request);
+            self.server.call(&request, &mut reply)?;
+            if let Ok(Reply::Error(errno)) = decode_reply(&reply) {
+                log::warn!("the server does not end the access to store {store}: {errno}");
+            }
+            self.doubts.settled(store, number);
+        }
+        Ok(())
+    }
+
+    fn run_until_done(
         &self,
         moves: &mut [Move<'_>],
         own: impl Fn(Place) -> RemoteAddr,
@@ -240,7 +298,14 @@ impl StoreLinks {
         if entry.known.is_none() {
             entry.known = Some(self.ask(store).map_err(Failure::Final)?);
         }
-        match entry.connect() {
+        let mut linked = entry.connect();
+        if matches!(linked, Err(LinkFailure::Refused(_))) {
+            // The server has ended the access. It tells another one.
+            entry.forget_access();
+            entry.known = Some(self.ask(store).map_err(Failure::Final)?);
+            linked = entry.connect();
+        }
+        match linked.map_err(LinkFailure::into_reason) {
             Ok(link) => {
                 if entry.outage.take().is_some() {
                     log::info!("store {store} is back");
@@ -266,6 +331,7 @@ impl StoreLinks {
     fn ask(&self, store: u16) -> Result<(Stores, ChunkId, Address), RequestError> {
         let (mut request, mut reply) = (Vec::new(), Vec::new());
         encode_request(&Request::ReachStore { store }, &mut request);
+        self.reached.store(true, Ordering::Release);
         self.server.call(&request, &mut reply)?;
         let access = match decode_reply(&reply) {
             Ok(Reply::Store(access)) => access,
@@ -289,10 +355,41 @@ impl StoreLinks {
 
 impl StoreState {
     /// Returns a link to the chunk, or why there is none.
-    fn connect(&self) -> Result<Link, String> {
-        let (stores, chunk, address) = self.known.as_ref().ok_or("is not known")?;
-        let links = stores.link(&[*chunk]).map_err(|error| format!("at {address}: {error}"))?;
-        links.into_iter().next().ok_or_else(|| format!("at {address}: it has no chunk"))
+    fn connect(&self) -> Result<Link, LinkFailure> {
+        let other = |reason: String| LinkFailure::Other(reason);
+        let (stores, chunk, address) = self.known.as_ref().ok_or_else(|| other("is not known".into()))?;
+        let links = stores.link(&[*chunk]).map_err(|error| {
+            let reason = format!("at {address}: {error}");
+            if matches!(error, LinkError::Refused { .. }) {
+                LinkFailure::Refused(reason)
+            } else {
+                other(reason)
+            }
+        })?;
+        links.into_iter().next().ok_or_else(|| other(format!("at {address}: it has no chunk")))
+    }
+
+    /// Forgets the way to the store, and ends the session.
+    fn forget_access(&mut self) {
+        if let Some((stores, ..)) = self.known.take() {
+            stores.close();
+        }
+    }
+}
+
+/// Why there is no link to a store.
+#[derive(Debug)]
+enum LinkFailure {
+    /// The store refuses the client.
+    Refused(String),
+    Other(String),
+}
+
+impl LinkFailure {
+    fn into_reason(self) -> String {
+        match self {
+            LinkFailure::Refused(reason) | LinkFailure::Other(reason) => reason,
+        }
     }
 }
 
