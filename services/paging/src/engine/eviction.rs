@@ -7,11 +7,15 @@
 //! # Concurrency
 //! See [`engine`](super). [Write-outs](super::write_out) go on while faults are resolved.
 
-use super::{Engine, MAX_WRITES, stats::add};
+use super::{Engine, stats::add};
 use crate::{
     error::PagerEvent,
     kernel::memory,
-    logic::{PAGE, clock::PageId, page::Page, runs::runs},
+    logic::{
+        PAGE,
+        clock::{PageId, runs},
+        page::Page,
+    },
 };
 
 impl Engine {
@@ -20,12 +24,11 @@ impl Engine {
     /// The budget is exceeded only if no server has room.
     pub(super) fn reserve(&mut self, pages: usize) {
         self.reap();
-        let batch = self.batch();
-        let has_room = self.resident() - self.writing + pages + batch <= self.budget;
-        if !has_room && self.writing < MAX_WRITES {
+        let batch = self.budget.batch();
+        if self.budget.wants_batch(self.resident(), self.writing, pages) {
             self.evict(batch.max(pages));
         }
-        while self.resident() + pages > self.budget {
+        while self.budget.is_exceeded(self.resident(), pages) {
             if !self.writes.is_empty() {
                 self.wait_for_write();
             } else if !self.evict(batch.max(pages)) {
@@ -131,7 +134,7 @@ impl Engine {
     fn report_no_room(&mut self) {
         add(&self.counters.over_budget, 1);
         if !std::mem::replace(&mut self.no_room, true) {
-            let (resident, budget) = (self.resident() as u64, self.budget as u64);
+            let (resident, budget) = (self.resident() as u64, self.budget.pages() as u64);
             self.events.report(PagerEvent::NoRoom { resident, budget });
         }
     }

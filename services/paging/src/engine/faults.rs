@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, io};
 
-use super::{Engine, MAX_BATCH, loading::Load, stats::add};
+use super::{Engine, loading::Load, stats::add};
 use crate::{
     kernel::uffd::{FaultKind, Uffd},
     logic::{
@@ -45,7 +45,7 @@ impl Engine {
         }
         // All pages of a part fit into the budget at once.
         let missing: Vec<(PageId, bool)> = missing.into_iter().collect();
-        for part in missing.chunks((self.budget / 4).min(MAX_BATCH)) {
+        for part in missing.chunks(self.budget.reads()) {
             self.bring(part);
         }
         Ok(())
@@ -74,7 +74,7 @@ impl Engine {
     /// Resolves faults on missing pages.
     pub(super) fn bring(&mut self, missing: &[(PageId, bool)]) {
         self.reserve(missing.len());
-        let room = (self.budget / 4).min(MAX_BATCH).saturating_sub(missing.len());
+        let room = self.budget.reads().saturating_sub(missing.len());
         let mut loads: BTreeMap<PageId, Load> = BTreeMap::new();
         for (at, store) in missing {
             let Some(region) = self.regions.get_mut(&at.region) else { continue };
@@ -139,7 +139,7 @@ impl Engine {
                 outcome => return outcome,
             }
             attempt += 1;
-            self.evict(self.batch());
+            self.evict(self.budget.batch());
             self.finish_writes();
             // A write-out may have shown the loss of a server.
             if self.regions.get(&at.region).is_none_or(|region| region.get(at.page) != before) {

@@ -45,18 +45,13 @@ use crate::{
     lender::protocol::LentChunk,
     logic::{
         PAGE,
+        budget::Budget,
         clock::{Clock, PageId},
         layout::Layout,
         region::Region,
     },
     remote::Servers,
 };
-
-/// Most pages of one batch of victims, and of reads that are under way together.
-const MAX_BATCH: usize = 64;
-/// Pages of write-outs under way at which no further batch begins. With a batch more, and as many
-/// reads, a session has 256 buffers: that many registrations it keeps.
-const MAX_WRITES: usize = 128;
 
 /// The parts of a pager that its maker provides.
 #[derive(Debug)]
@@ -82,7 +77,7 @@ struct Engine {
     events: Events,
     counters: Arc<Counters>,
     layout: Layout,
-    budget: usize,
+    budget: Budget,
     read_ahead: usize,
     /// By the address of the first page.
     regions: BTreeMap<usize, Region<LentChunk>>,
@@ -128,7 +123,7 @@ impl Engine {
             events: parts.events,
             counters: parts.counters,
             layout: parts.layout,
-            budget: parts.budget,
+            budget: Budget::new(parts.budget),
             read_ahead: parts.read_ahead,
             regions: BTreeMap::new(),
             clock: Clock::default(),
@@ -218,10 +213,5 @@ impl Engine {
 
     fn region(&mut self, at: PageId) -> Option<&mut Region<LentChunk>> {
         self.regions.get_mut(&at.region)
-    }
-
-    /// Number of victims of a batch.
-    fn batch(&self) -> usize {
-        (self.budget / 8).clamp(1, MAX_BATCH)
     }
 }

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use rdmabox::{Buffer, Failed, RequestError, Transfer};
 use rustix::time::Timespec;
 
-use super::{Engine, MAX_BATCH, stats::add};
+use super::{Engine, stats::add};
 use crate::{
     error::PagerEvent,
     lender::protocol::LentChunk,
     logic::{
+        budget::MAX_BATCH,
         clock::PageId,
         code::{PageBytes, ZEROS, encode},
         groups::Member,

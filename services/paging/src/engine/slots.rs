@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rdmabox::{Buffer, RemoteAddr, RequestError, Transfer};
 
-use super::{Engine, MAX_BATCH, stats::add};
+use super::{Engine, stats::add};
 use crate::{
     logic::{
         PAGE,
+        budget::MAX_BATCH,
         clock::PageId,
         code::{PageBytes, ZEROS, decode},
     },

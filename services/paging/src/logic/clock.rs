@@ -7,7 +7,7 @@
 //! # Concurrency
 //! Plain values.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use super::{page::Visit, table::Table};
 
@@ -87,6 +87,19 @@ impl Clock {
     }
 }
 
+/// Returns the region and the pages of each group of consecutive pages in a list.
+pub(crate) fn runs(list: &[PageId]) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut rest = list;
+    std::iter::from_fn(move || {
+        let first = *rest.first()?;
+        let follows =
+            |(place, at): (usize, &PageId)| at.region == first.region && at.page == first.page + place;
+        let len = rest.iter().enumerate().take_while(|(place, at)| follows((*place, at))).count();
+        rest = &rest[len..];
+        Some((first.region, first.page..first.page + len))
+    })
+}
+
 fn found_page((region, page): (usize, Option<usize>)) -> Option<PageId> {
     page.map(|page| PageId { region, page })
 }
@@ -143,5 +156,15 @@ mod tests {
         assert_eq!(Clock::default().sweep(&mut regions(&[]), 5), Sweep::default());
         let mut regions = regions(&[(0, &[1, 2, 3])]);
         assert_eq!(Clock::default().sweep(&mut regions, 50).clean.len(), 3);
+    }
+
+    #[test]
+    fn consecutive_pages_of_a_region_are_one_run() {
+        let list = |pages: &[(usize, usize)]| -> Vec<PageId> {
+            pages.iter().map(|(region, page)| PageId { region: *region, page: *page }).collect()
+        };
+        assert_eq!(runs(&[]).count(), 0);
+        let pages = list(&[(0, 3), (0, 4), (0, 6), (9, 7), (9, 8), (9, 2)]);
+        assert_eq!(runs(&pages).collect::<Vec<_>>(), [(0, 3..5), (0, 6..7), (9, 7..9), (9, 2..3)]);
     }
 }

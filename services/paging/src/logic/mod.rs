@@ -6,6 +6,7 @@
 //! # Concurrency
 //! Plain values. The fault thread owns them.
 
+pub(crate) mod budget;
 pub(crate) mod clock;
 pub(crate) mod code;
 pub(crate) mod follow;
@@ -15,7 +16,6 @@ pub(crate) mod page;
 pub(crate) mod read_ahead;
 pub(crate) mod redundancy;
 pub(crate) mod region;
-pub(crate) mod runs;
 pub(crate) mod table;
 
 #[cfg(test)]

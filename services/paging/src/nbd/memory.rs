@@ -17,7 +17,7 @@ use std::{
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::{logic::PAGE, memory::PagedMemory};
+use crate::{logic::PAGE, pager::PagedMemory};
 
 /// Zeros for the parts of pages that are not discarded.
 static ZEROS: [u8; PAGE] = [0; PAGE];

@@ -28,7 +28,7 @@ use super::{
     room::{Room, SHORT},
     socket::{Listener, SocketFile, Stream},
 };
-use crate::memory::PagedMemory;
+use crate::pager::PagedMemory;
 
 /// Most connections at the same time.
 const MAX_CONNECTIONS: usize = 64;

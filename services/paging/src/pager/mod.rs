@@ -3,8 +3,11 @@
 //! # Concurrency
 //! Any number of threads may use a [`RemotePager`]; its state is the fault thread's.
 
+mod memory;
+
 use std::sync::Arc;
 
+pub use memory::PagedMemory;
 use rdmabox::{Address, Session};
 
 use crate::{
@@ -15,7 +18,6 @@ use crate::{
     error::PagingError,
     kernel::{signals::with_signals_blocked, uffd::Uffd},
     logic::layout::Layout,
-    memory::PagedMemory,
     options::PagerOptions,
     remote::Servers,
 };
