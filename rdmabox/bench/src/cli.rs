@@ -14,8 +14,8 @@ use crate::{
 /// The dilation of a modelled card unless the command line has one.
 const DILATION: u32 = 200;
 
-/// Measures rdmabox in the shape of perftest: one-sided READs, WRITEs and compare-and-swaps, and
-/// calls.
+/// Measures rdmabox in the shape of perftest: one-sided READs, WRITEs and compare-and-swaps,
+/// calls, and the requests of a pager.
 ///
 /// Client and server run on this machine unless told otherwise: the server is a child process, so
 /// that processor time and context switches of the client are its own. Printed are throughput,
@@ -37,6 +37,8 @@ const DILATION: u32 = 200;
         Two machines (anybody who reaches that address can use the memory):\n      \
             rdmabox-bench serve --memory 1g --listen 10.0.0.7:7450\n      \
             rdmabox-bench read --connect 10.0.0.7:7450 --threads 4\n  \
+        A program with a quarter of its pages in local memory, on a modelled card:\n      \
+            rdmabox-bench paging --load sys --local 25 --threads 32 --device model:cx3\n  \
         An experiment of the RDMAbox paper, and which ones there are:\n      \
             rdmabox-bench experiment fig6\n      \
             rdmabox-bench experiment list\n\n\
@@ -61,6 +63,9 @@ pub enum Command {
     Cas(Bench),
     /// Calls: a request that the server's code answers
     Send(Bench),
+    /// READs and WRITEs of 4 KiB that a pager makes of queries: page-ins, for which threads wait,
+    /// and write-outs of dirty pages in batches. Latencies are those of page-ins
+    Paging(Bench),
     /// Serve clients on other machines until SIGTERM or Ctrl-C
     Serve(Serve),
     /// Repeat an experiment of the RDMAbox paper; "list" prints their names
@@ -232,6 +237,7 @@ impl Request {
             Command::Write(bench) => Request::Bench(OpKind::Write, given(&bench.run), bench),
             Command::Cas(bench) => Request::Bench(OpKind::Cas, given(&bench.run), bench),
             Command::Send(bench) => Request::Bench(OpKind::Send, given(&bench.run), bench),
+            Command::Paging(bench) => Request::Bench(OpKind::Paging, given(&bench.run), bench),
             Command::Serve(serve) => Request::Serve(serve),
             Command::Experiment(experiment) => Request::Experiment(given(&experiment.run), experiment),
             Command::Options => Request::Options,
@@ -250,7 +256,7 @@ impl Request {
             }
             Err(err) if err.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 Err(Error::usage(
-                    "no command given: read, write, cas, send, serve, experiment or options; see --help",
+                    "no command given: read, write, cas, send, paging, serve, experiment or options; see --help",
                 ))
             }
             Err(err) => Err(Error::usage(settings::one_line(&err))),

@@ -7,6 +7,7 @@ use rdmabox::{BatchMode, CallsBy, PollingMode, ProviderKind};
 use serde::Serialize;
 
 use super::{
+    paging::KeyValues,
     pattern::{Cursor, Pattern},
     value::{self, Extent, Reg, Window},
 };
@@ -23,6 +24,8 @@ pub enum OpKind {
     Cas,
     /// A call: SEND of a request, SEND of a reply, with the server's code in between.
     Send,
+    /// READs and WRITEs of a pager.
+    Paging,
 }
 
 impl OpKind {
@@ -33,6 +36,7 @@ impl OpKind {
             Self::Write => "write",
             Self::Cas => "cas",
             Self::Send => "send",
+            Self::Paging => "paging",
         }
     }
 }
@@ -112,8 +116,18 @@ pub struct LoadArgs {
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = value::duration)]
     pub gap: Duration,
 
-    /// Work of the program for each request, in model time of a modelled card [default: the card's
-    /// host.request_ns]
+    /// Queries of a paged program: etc (5 % store a record, the others read one) or sys (25 %). A
+    /// Zipf distribution chooses the records. For paging only
+    #[arg(long, value_enum, default_value_t = KeyValues::Etc)]
+    pub load: KeyValues,
+
+    /// Percentage of its pages that a paged program has in local memory; the others are on the
+    /// servers. For paging only
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=90))]
+    pub local: u32,
+
+    /// Work of the program for each request, and with paging for each query, in model time of a
+    /// modelled card [default: the card's host.request_ns]
     #[arg(long, value_name = "TIME", value_parser = value::duration)]
     pub think: Option<Duration>,
 

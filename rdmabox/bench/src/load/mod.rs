@@ -2,6 +2,7 @@
 
 mod args;
 pub mod model;
+pub mod paging;
 pub mod pattern;
 pub mod value;
 
@@ -16,6 +17,7 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 pub use args::{Admission, Direct, LoadArgs, OpKind, Submit};
+use paging::Paging;
 use pattern::{Cursor, Pattern};
 use value::{Extent, Reg, Window, as_text};
 
@@ -52,6 +54,8 @@ pub struct Load {
     pub cursor: Cursor,
     /// Requests of a burst and the gap after it, for bursts.
     pub burst: Option<Burst>,
+    /// The paged program, for paging.
+    pub paging: Option<Paging>,
     /// Work of the program for each request on a modelled card; `None` for the card's.
     pub think: Option<Duration>,
     /// Batching.
@@ -106,7 +110,7 @@ impl Load {
     /// Checks the options for consistency. `connect` are the given servers, if any.
     pub fn resolve(op: OpKind, args: &LoadArgs, connect: &[Address]) -> Result<Load> {
         let op = args.op.unwrap_or(op);
-        let alone = matches!(op, OpKind::Cas | OpKind::Send);
+        let alone = matches!(op, OpKind::Cas | OpKind::Send | OpKind::Paging);
         let depth = args.depth.unwrap_or(if alone || args.submit == Some(Submit::Blocking) { 1 } else { 16 });
         let (size, reply) = lengths(op, args, depth)?;
         let submit = submission(op, args, depth)?;
@@ -120,7 +124,7 @@ impl Load {
             (None, Some(address)) => address.provider(),
             (None, None) => ProviderKind::Shm,
         };
-        let burst = (args.pattern == Pattern::Bursts).then(|| Burst {
+        let burst = (args.pattern == Pattern::Bursts && op != OpKind::Paging).then(|| Burst {
             requests: args.burst,
             gap_us: u64::try_from(args.gap.as_micros()).unwrap_or(u64::MAX),
         });
@@ -135,6 +139,7 @@ impl Load {
             pattern: args.pattern,
             cursor: args.cursor,
             burst,
+            paging: (op == OpKind::Paging).then_some(Paging { load: args.load, local: args.local }),
             think: args.think,
             mode: args.mode,
             reg: args.reg,
@@ -162,7 +167,8 @@ impl Load {
 
     /// Returns the total size of this process's buffers, in bytes.
     pub fn buffers(&self) -> u64 {
-        self.size.saturating_mul(u64::from(self.threads)).saturating_mul(u64::from(self.depth))
+        let each = if self.paging.is_some() { paging::MOST_PAGES } else { self.depth };
+        self.size.saturating_mul(u64::from(self.threads)).saturating_mul(u64::from(each))
     }
 
     /// Returns the options of the load's sessions.
@@ -216,18 +222,21 @@ impl Load {
             _ => byte_size::show(self.size),
         }];
         parts.push(plural(self.threads, "thread"));
-        parts.push(format!("depth {}", self.depth));
+        match self.paging {
+            Some(paging) => parts.push(paging.summary()),
+            None => parts.push(format!("depth {}", self.depth)),
+        }
         parts.push(plural(self.peers, "peer"));
         if self.op != OpKind::Send {
             parts.push(plural(self.qps, "queue pair"));
             let pattern = format!("{:?}", self.pattern).to_lowercase();
-            parts.push(match self.burst {
+            parts.extend((self.op != OpKind::Paging).then(|| match self.burst {
                 Some(burst) => format!("bursts of {} and {} us gaps", burst.requests, burst.gap_us),
                 None if self.pattern != Pattern::Rand && self.threads > 1 => {
                     format!("{pattern} ({} cursor)", format!("{:?}", self.cursor).to_lowercase())
                 }
                 None => pattern,
-            });
+            }));
             parts.push(format!("mode {}", self.mode));
             parts.push(format!("reg {}", self.reg));
             parts.push(match self.admission {
@@ -252,6 +261,10 @@ fn usage<T>(text: String) -> Result<T> {
 fn lengths(op: OpKind, args: &LoadArgs, depth: u32) -> Result<(u64, Option<u64>)> {
     let size = match op {
         OpKind::Read | OpKind::Write => args.size.unwrap_or(4096),
+        OpKind::Paging if args.size.is_some_and(|size| size != paging::PAGE) => {
+            return usage("--size: a page has 4096 bytes".into());
+        }
+        OpKind::Paging => paging::PAGE,
         OpKind::Send => args.size.unwrap_or(64),
         OpKind::Cas if args.size.is_some_and(|size| size != 8) => {
             return usage("--size: a compare-and-swap has 8 bytes".into());
@@ -269,6 +282,9 @@ fn lengths(op: OpKind, args: &LoadArgs, depth: u32) -> Result<(u64, Option<u64>)
             }
         }
     }
+    if op == OpKind::Paging && depth > 1 {
+        return usage("--depth: a thread waits for its page fault; give more --threads".into());
+    }
     if op == OpKind::Cas && depth > MAX_LIST {
         return usage(format!("--depth: a list of compare-and-swaps has {MAX_LIST} steps at most"));
     }
@@ -278,6 +294,7 @@ fn lengths(op: OpKind, args: &LoadArgs, depth: u32) -> Result<(u64, Option<u64>)
 /// Returns how requests are submitted.
 fn submission(op: OpKind, args: &LoadArgs, depth: u32) -> Result<Submit> {
     let submit = args.submit.unwrap_or(match (depth, op) {
+        (_, OpKind::Paging) => Submit::Started,
         (1, _) if args.reg != Reg::Registered => Submit::Blocking,
         (_, OpKind::Cas) => Submit::Vectored,
         _ => Submit::Started,
@@ -287,6 +304,9 @@ fn submission(op: OpKind, args: &LoadArgs, depth: u32) -> Result<Submit> {
     }
     if args.reg == Reg::Registered && submit != Submit::Started {
         return usage("--reg registered: only started requests use the memory of their buffers".into());
+    }
+    if op == OpKind::Paging && submit != Submit::Started {
+        return usage("--submit: a pager starts its requests; leave --submit out".into());
     }
     if submit == Submit::Blocking && depth > 1 {
         return usage("--submit blocking has one request outstanding: leave --depth out".into());
@@ -341,6 +361,9 @@ mod tests {
         assert_eq!((write.area, write.stride(), write.provider), (64 << 20, 4096, ProviderKind::Shm));
         let send = load(OpKind::Send, &[("size", "100")]).unwrap();
         assert_eq!((send.size, send.reply, send.depth, send.submit), (100, Some(100), 1, Submit::Blocking));
+        let paging = load(OpKind::Paging, &[("load", "sys"), ("pattern", "bursts")]).unwrap();
+        assert_eq!((paging.size, paging.depth, paging.submit), (4096, 1, Submit::Started));
+        assert!(paging.burst.is_none() && paging.summary().contains("sys with 25 % local"));
         let cas = load(OpKind::Cas, &[("words", "10")]).unwrap();
         assert_eq!((cas.size, cas.area, cas.stride()), (8, 640, 64));
     }
@@ -401,6 +424,9 @@ mod tests {
         refused(OpKind::Cas, &[("submit", "started")], "no started cas");
         refused(OpKind::Write, &[("submit", "vectored"), ("reg", "registered")], "only started");
         refused(OpKind::Write, &[("submit", "blocking"), ("depth", "2")], "--depth");
+        refused(OpKind::Paging, &[("size", "8k")], "4096 bytes");
+        refused(OpKind::Paging, &[("depth", "2")], "--threads");
+        refused(OpKind::Paging, &[("submit", "blocking")], "--submit");
         refused(OpKind::Write, &[("area", "4k"), ("size", "8k")], "holds no request");
         refused(OpKind::Write, &[("area", "8k"), ("threads", "4"), ("cursor", "own")], "fewer blocks");
     }

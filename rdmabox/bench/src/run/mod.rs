@@ -1,6 +1,8 @@
 //! One run: sessions, warm-up, measurement, and resource usage.
 
 pub mod clock;
+pub mod pace;
+pub mod paging;
 pub mod record;
 pub mod requests;
 pub mod worker;
@@ -27,13 +29,14 @@ use serde::Serialize;
 
 use crate::{
     Error, Result,
-    load::{Load, OpKind, model::Model, value::Extent},
+    load::{self, Load, OpKind, model::Model, value::Extent},
     servers::{fleet::Fleet, protocol},
     usage::Usage,
 };
+use pace::Shared;
 use record::{Latency, Record, RuntimeLatency};
 use requests::Target;
-use worker::{Event, Shared};
+use worker::Event;
 
 /// Interval at which the main thread checks the interrupt flag and the progress.
 const TICK: Duration = Duration::from_millis(100);
@@ -106,10 +109,15 @@ fn once(
         .map(|address| connect(address, Session::connect(address, options)?, load))
         .collect::<Result<Vec<_>>>()?;
     let words_before = words(load, &targets)?;
+    let steps = load
+        .paging
+        .map(|paging| load::paging::steps(paging, load.threads as usize, targets.len(), load.area))
+        .transpose()?;
     let shared = Shared {
         load,
         targets: &targets,
         cursors: targets.iter().map(|_| Arc::default()).collect(),
+        steps: steps.unwrap_or_default(),
         card,
         stop: AtomicBool::new(false),
     };
