@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     report::{Report, Row, metric::Metric},
-    sweep::matrix::Dimension,
+    sweep::{
+        matrix::{Dimension, Value},
+        settings::Settings,
+    },
 };
 
 /// An experiment on a modelled card.
@@ -81,6 +84,18 @@ const BATCHING: Options = &[
     ("area", "8m"),
     ("max-retry", "120"),
     ("window", "none"),
+];
+
+/// A paged program. The page faults of its threads are one and a half times the card's work request
+/// cache, as the requests of [`BATCHING`] are. The other options of an experiment stay as they are.
+const PAGING: Options =
+    &[("op", "paging"), ("size", "4k"), ("depth", "1"), ("threads", "96"), ("area", "8m")];
+/// The queries and local pages of paged programs, with names.
+const PROGRAMS: [(&str, Options); 4] = [
+    ("etc 25 %", &[("load", "etc"), ("local", "25")]),
+    ("etc 50 %", &[("load", "etc"), ("local", "50")]),
+    ("sys 25 %", &[("load", "sys"), ("local", "25")]),
+    ("sys 50 %", &[("load", "sys"), ("local", "50")]),
 ];
 
 const BURSTS: Options = &[
@@ -205,16 +220,17 @@ fn threads() -> Dimension {
     Dimension::of_option("threads", &counts)
 }
 
-/// The windows have the bytes in flight of 4 and of 7 threads: of the peaks without a window, if
-/// the calibration holds. The results name the bytes at the peak of the run.
+/// The windows have the bytes in flight of 4 threads with one queue pair: of the peak without a
+/// window, if the calibration holds. As many requests fill the card's work request cache. The
+/// results name the bytes at the peak of the run.
 fn settings() -> Dimension {
     let settings: [(&str, Options); 6] = [
         ("1 QP, single, no window", &[]),
         ("1 QP, single, window 256k", &[("window", "256k")]),
         ("4 QPs, single, no window", &[("qps", "4")]),
-        ("4 QPs, single, window 448k", &[("qps", "4"), ("window", "448k")]),
+        ("4 QPs, single, window 256k", &[("qps", "4"), ("window", "256k")]),
         ("4 QPs, hybrid, no window", &[("qps", "4"), ("mode", "hybrid")]),
-        ("4 QPs, hybrid, window 448k", &[("qps", "4"), ("mode", "hybrid"), ("window", "448k")]),
+        ("4 QPs, hybrid, window 256k", &[("qps", "4"), ("mode", "hybrid"), ("window", "256k")]),
     ];
     Dimension::of_settings("setting", &settings)
 }
@@ -238,20 +254,42 @@ fn peers() -> Dimension {
         ("4", &[("peers", "4"), ("threads", "24")]),
         ("8", &[("peers", "8"), ("threads", "48")]),
     ];
-    Dimension::of_settings("peers", &shared)
+    let mut dimension = Dimension::of_settings("peers", &shared);
+    // The same program with the same pages on more servers.
+    for (peers, area) in [("1", "8m"), ("2", "4m"), ("4", "2m"), ("8", "1m")] {
+        let own = [("op", "paging"), ("load", "sys"), ("local", "25"), ("depth", "1"), ("reg", "pre")];
+        let more = [("peers", peers), ("threads", "48"), ("area", area)];
+        dimension.values.push(value(format!("{peers}, sys 25 %"), &[&own, &more]));
+    }
+    dimension
 }
 
 fn polling() -> Dimension {
     Dimension::of_option("polling", &["busy", "event", "event-batch", "hybrid", "adaptive"])
 }
 
-/// Modes by pattern, kind of memory, and the bytes of a list for one queue pair.
+/// Modes by pattern, kind of memory, and the bytes of a list for one queue pair. Then modes by
+/// paged program and kind of memory.
 fn batching() -> Vec<Dimension> {
-    vec![
-        Dimension::of_option("mode", &MODES),
-        Dimension::of_option("pattern", &["rand", "mixed"]),
-        Dimension::of_option("reg", &["pre", "registered"]),
-        // A list of up to this length goes to one queue pair. The default of the runtime is 1m.
-        Dimension::of_option("max-merge", &["16k", "1m"]),
-    ]
+    let mut values = Vec::new();
+    // A list of up to this length goes to one queue pair. The default of the runtime is 1m.
+    for list in ["16k", "1m"] {
+        for reg in ["pre", "registered"] {
+            for pattern in ["rand", "mixed"] {
+                let settings = [("pattern", pattern), ("reg", reg), ("max-merge", list)];
+                values.push(value(format!("{pattern}, {reg}, {list}"), &[&settings]));
+            }
+        }
+    }
+    for (name, program) in PROGRAMS {
+        for reg in ["pre", "registered"] {
+            values.push(value(format!("{name}, {reg}"), &[PAGING, program, &[("reg", reg)]]));
+        }
+    }
+    vec![Dimension::of_option("mode", &MODES), Dimension { name: "load".to_owned(), values }]
+}
+
+/// Returns a value of a dimension whose options are those of several lists.
+fn value(label: String, options: &[&[(&str, &str)]]) -> Value {
+    Value { label, settings: Settings::from_pairs(options.concat()) }
 }
