@@ -17,7 +17,7 @@
 //! | the provider does not have an atomic | EOPNOTSUPP |
 
 use rdmabox::{RequestError, WcStatus};
-use rfs_proto::{DecodeError, Errno, InUse, VERSION};
+use rfs_proto::{DecodeError, Errno, InUse, OLDEST_VERSION, VERSION};
 
 /// A failed client operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +69,7 @@ pub enum ClientError {
     InUse(InUse),
     /// The server has another version of the protocol.
     #[error(
-        "the server has protocol version {server}, this program {VERSION}: upgrade {}",
+        "the server has protocol version {server}, this program {OLDEST_VERSION} to {VERSION}: upgrade {}",
         if .server < &VERSION { "the server" } else { "this program" }
     )]
     Version {

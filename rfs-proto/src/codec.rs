@@ -68,14 +68,24 @@ pub fn attach_version(bytes: &[u8]) -> Option<u32> {
     }
 }
 
+/// Returns the version of the protocol that a session needs for an encoded request. It is that of
+/// the request inside a [`Once`](Request::Once).
+pub fn needed_version(request: &[u8]) -> u32 {
+    let inner = match decode_request(request) {
+        Ok(Request::Once { request, .. }) => decode_request(request),
+        request => request,
+    };
+    inner.map_or(VERSION, |request| request.since())
+}
+
 /// Encodes the reply to an `Attach` of another version into `out`, replacing its contents. It is an
-/// error, and behind it the version of the server. All versions have the same bytes.
+/// error, and behind it the newest version of the server. All versions have the same bytes.
 pub fn encode_version_refusal(out: &mut Vec<u8>) {
     encode(&Reply::Error(Errno::EPROTONOSUPPORT), out);
     append(&VERSION, out);
 }
 
-/// Returns the version of the server if the reply is that to an `Attach` of another version.
+/// Returns the newest version of the server if the reply is that to an `Attach` of another version.
 pub fn refused_by_version(reply: &[u8]) -> Option<u32> {
     match take(reply) {
         Ok((Reply::Error(Errno::EPROTONOSUPPORT), rest)) => decode(rest).ok(),

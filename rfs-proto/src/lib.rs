@@ -23,7 +23,7 @@ pub use attr::{Attr, ExpectedOwner, FileKind, Marks, Owner, SetAttr, SetTime, St
 pub use client_description::ClientDescription;
 pub use codec::{
     DecodeError, attach_version, decode_reply, decode_reply_with, decode_request, encode_reply,
-    encode_reply_with, encode_request, encode_version_refusal, refused_by_version,
+    encode_reply_with, encode_request, encode_version_refusal, needed_version, refused_by_version,
 };
 pub use errno::Errno;
 pub use extent::{DataPlace, Extent, RegionRef, moves};
@@ -35,8 +35,16 @@ pub use message::{
 };
 pub use posix::{acl, mode, xattr};
 
-/// Version of the protocol. Both peers must have the same version.
-pub const VERSION: u32 = 18;
+/// Newest version of the protocol that this program speaks.
+pub const VERSION: u32 = 19;
+
+/// Oldest version of the protocol that this program speaks. It is the version of the last release.
+pub const OLDEST_VERSION: u32 = 18;
+
+/// Returns whether this program speaks a version of the protocol.
+pub fn speaks(version: u32) -> bool {
+    (OLDEST_VERSION..=VERSION).contains(&version)
+}
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

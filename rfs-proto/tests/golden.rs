@@ -5,8 +5,9 @@
 mod support;
 
 use rfs_proto::{
-    DecodeError, MAX_MESSAGE, Reply, attach_version, decode_reply, decode_reply_with, decode_request,
-    encode_reply, encode_reply_with, encode_request, encode_version_refusal, refused_by_version,
+    DecodeError, MAX_MESSAGE, OLDEST_VERSION, Reply, Request, VERSION, attach_version, decode_reply,
+    decode_reply_with, decode_request, encode_reply, encode_reply_with, encode_request,
+    encode_version_refusal, needed_version, refused_by_version,
 };
 use support::{attr, replies, requests, unhex};
 
@@ -64,11 +65,43 @@ fn the_examples_cover_every_variant() {
         firsts
     };
     let request_numbers = firsts(requests().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(request_numbers, (0..47).collect::<Vec<u8>>());
-    assert_eq!(decode_request(&[47]), Err(DecodeError::Malformed));
+    assert_eq!(request_numbers, (0..48).collect::<Vec<u8>>());
+    assert_eq!(decode_request(&[48]), Err(DecodeError::Malformed));
     let reply_numbers = firsts(replies().into_iter().map(|(hex, _)| hex).collect());
-    assert_eq!(reply_numbers, (0..23).collect::<Vec<u8>>());
-    assert_eq!(decode_reply(&[23]), Err(DecodeError::Malformed));
+    assert_eq!(reply_numbers, (0..24).collect::<Vec<u8>>());
+    assert_eq!(decode_reply(&[24]), Err(DecodeError::Malformed));
+}
+
+/// Catches a changed message of the last release. Its clients and servers read and write these
+/// bytes.
+#[test]
+fn the_messages_of_the_oldest_version_are_the_same() {
+    let crc = |all: &[&str]| crc32c::crc32c(all.join("\n").as_bytes());
+    let old = requests().into_iter().filter(|(_, request)| request.since() == OLDEST_VERSION);
+    let old_requests: Vec<&str> = old.map(|(hex, _)| hex).collect();
+    let old = replies().into_iter().filter(|(_, reply)| !matches!(reply, Reply::Birth(_)));
+    let old_replies: Vec<&str> = old.map(|(hex, _)| hex).collect();
+    // As computed from the examples of the last release.
+    assert_eq!(OLDEST_VERSION, 18);
+    assert_eq!((old_requests.len(), crc(&old_requests)), (51, 0x7bd8_6025));
+    assert_eq!((old_replies.len(), crc(&old_replies)), (27, 0x6042_5475));
+}
+
+/// Catches a request that a session of the last release sends and its server does not know.
+#[test]
+fn each_request_needs_the_version_that_has_it() {
+    let mut out = Vec::new();
+    for (_, request) in requests() {
+        encode_request(&request, &mut out);
+        let version = if out[0] < 46 { OLDEST_VERSION } else { 19 };
+        assert_eq!((request.since(), needed_version(&out)), (version, version), "{request:?}");
+        if request.may_be_once() {
+            let mut envelope = Vec::new();
+            encode_request(&Request::Once { slot: 7, sequence: 300, request: &out }, &mut envelope);
+            assert_eq!(needed_version(&envelope), version, "{request:?}");
+        }
+    }
+    assert_eq!(needed_version(&[0xff]), VERSION);
 }
 
 #[test]
@@ -98,11 +131,13 @@ fn the_version_of_an_attach_of_any_version_is_readable() {
 fn the_refusal_of_another_version_names_the_version_of_the_server() {
     let mut out = vec![1, 2, 3];
     encode_version_refusal(&mut out);
-    let hex = "00 5d 12";
+    let hex = "00 5d 13";
     assert_eq!(out, unhex(hex));
     assert_documented(hex);
     for (hex, version) in [
-        (hex, Some(18)),
+        (hex, Some(VERSION)),
+        // The last release's.
+        ("00 5d 12", Some(18)),
         ("00 5d 8101", Some(129)),
         ("00 5d", None),
         ("00 5d 80", None),

@@ -280,6 +280,7 @@ fn name_requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Mknod { parent, name, mode: perm, umask: gid, rdev, uid, gid },
         Request::Create { parent, name, perm, umask: rdev, uid, gid, exclusive },
         Request::Tmpfile { parent, perm, umask: rdev, uid, gid },
+        Request::Birth { ino: parent },
         Request::Mkdir { parent, name, perm, umask: rdev, uid, gid },
         Request::Symlink { parent, name, target, uid, gid },
         Request::Readlink { ino },

@@ -29,7 +29,7 @@ pub(crate) struct Effect<'r> {
     pub(crate) may_remove_a_directory: bool,
 }
 
-/// Returns the inode whose attributes a request changes.
+/// Returns the inode whose attributes a request changes, besides those of directories.
 fn changed_inode(request: &Request<'_>) -> Option<u64> {
     match *request {
         Request::SetAttr { ino, .. }
@@ -73,6 +73,7 @@ impl<'r> Effect<'r> {
             | Request::Lookup { .. }
             | Request::LookupAhead { .. }
             | Request::GetAttr { .. }
+            | Request::Birth { .. }
             | Request::Readlink { .. }
             | Request::Open { write: false, .. }
             | Request::Close { .. }

@@ -115,6 +115,8 @@ pub(crate) struct Inode {
     pub(crate) locks: LockState,
     /// Last read that counts as an access.
     pub(crate) access: Access,
+    /// Time of birth, once the server was asked; `None` inside if the server does not know it.
+    pub(crate) birth: OnceLock<Option<i64>>,
     /// Row in the kept state of the mount, if its state is kept.
     pub(crate) row: OnceLock<Row>,
 }
@@ -147,6 +149,7 @@ impl Inode {
             told_attrs: ToldAttrs::default(),
             locks: LockState::default(),
             access: Access::default(),
+            birth: OnceLock::new(),
             row: OnceLock::new(),
         }
     }

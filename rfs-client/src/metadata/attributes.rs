@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use rfs_proto::{Attr, Marks, Request, SetAttr};
+use rfs_proto::{Attr, Errno, Marks, Reply, Request, SetAttr};
 
 use crate::{
     error::ClientError,
@@ -14,7 +14,7 @@ use crate::{
     remote::Remote,
     requests::{
         cache_rules::CacheRules,
-        calls::{Calls, attr_of},
+        calls::{Calls, attr_of, wrong_kind},
         layouts::Layouts,
         record_reader::RecordReader,
     },
@@ -56,6 +56,28 @@ impl Attributes {
             !attr_caching.is_cacheable() && attr_caching.call_is_due()
         };
         self.of(&inode, asks)
+    }
+
+    /// Returns an inode's time of birth in nanoseconds since 1970. Asks the server once for a
+    /// referenced inode. `None` if the server does not know it.
+    pub fn birth(&self, ino: u64) -> Result<Option<i64>, ClientError> {
+        let inode = self.inodes.get(ino);
+        if let Some(known) = inode.as_ref().and_then(|inode| inode.birth.get()) {
+            return Ok(*known);
+        }
+        match self.calls.call(&Request::Birth { ino }) {
+            Ok(Reply::Birth(birth)) => {
+                if let Some(inode) = inode {
+                    // Another thread has set the same.
+                    inode.birth.set(birth).ok();
+                }
+                Ok(birth)
+            }
+            // The protocol of the session does not have the request. That of the next one may.
+            Err(ClientError::Errno(Errno::EOPNOTSUPP)) => Ok(None),
+            Ok(_) => wrong_kind(),
+            Err(e) => Err(e),
+        }
     }
 
     /// Returns an inode's marks, from the cache if it has them.

@@ -8,7 +8,7 @@
 use std::sync::{Arc, atomic::AtomicBool};
 
 use rdmabox::{Memory, RemoteAddr, RequestError, Session, Until};
-use rfs_proto::Attached;
+use rfs_proto::{Attached, Errno, Reply, VERSION, encode_reply, needed_version};
 use smallvec::SmallVec;
 
 use crate::remote::{
@@ -24,20 +24,23 @@ use crate::remote::{
 pub(crate) struct AttachedSession {
     session: Arc<Session>,
     regions: Regions,
+    /// Version of the protocol. A mount that reconnects may get another one with the next session.
+    version: u32,
     /// Sessions to stores, which have the places that the server does not have.
     stores: StoreLinks,
 }
 
 impl AttachedSession {
-    /// `reached` is shared by the sessions of a client that follow each other: whether one has
-    /// reached a store.
+    /// `version` is the one that the session speaks. `reached` is shared by the sessions of a client
+    /// that follow each other: whether one has reached a store.
     pub(crate) fn new(
         session: Arc<Session>,
         attached: &Attached,
+        version: u32,
         reached: Arc<AtomicBool>,
     ) -> AttachedSession {
-        let stores = StoreLinks::new(Arc::clone(&session), attached.resumed, reached);
-        AttachedSession { session, regions: Regions::of(attached), stores }
+        let stores = StoreLinks::new(Arc::clone(&session), (attached.resumed, version), reached);
+        AttachedSession { session, regions: Regions::of(attached), version, stores }
     }
 
     fn translate<'a>(&self, op: &'a mut Op<'_>) -> rdmabox::Op<'a> {
@@ -77,6 +80,14 @@ impl AttachedSession {
     }
 }
 
+/// Returns true if a session of this version of the protocol must not send the request.
+///
+/// The check is at the last moment: a request of an earlier session may be repeated in one of an
+/// older version.
+fn is_too_new(request: &[u8], version: u32) -> bool {
+    version < VERSION && needed_version(request) > version
+}
+
 impl Remote for AttachedSession {
     fn call(
         &self,
@@ -85,6 +96,11 @@ impl Remote for AttachedSession {
         options: CallOptions<'_>,
     ) -> Result<(), RequestError> {
         self.stores.settle()?;
+        if is_too_new(request, self.version) {
+            // As a server would answer that has the request and not the feature.
+            encode_reply(&Reply::Error(Errno::EOPNOTSUPP), reply);
+            return Ok(());
+        }
         match options.wait {
             ReplyWait::Bounded => self.session.call(request, reply),
             ReplyWait::Cancellable(cancel) => self.session.call_waiting(request, reply, cancel),
@@ -99,6 +115,11 @@ impl Remote for AttachedSession {
         replies: &mut Vec<Vec<u8>>,
     ) -> Result<(), RequestError> {
         self.stores.settle()?;
+        if requests.iter().any(|request| is_too_new(request, self.version)) {
+            replies.resize_with(requests.len(), Vec::new);
+            let mut pairs = requests.iter().zip(replies);
+            return pairs.try_for_each(|(request, reply)| self.call(request, reply, CallOptions::default()));
+        }
         self.session.call_all(requests, replies)
     }
 
@@ -199,5 +220,27 @@ impl Remote for AttachedSession {
     fn close(&self) {
         self.stores.close();
         self.session.close(self.session.options().operation_timeout);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rfs_proto::{OLDEST_VERSION, Request, encode_request};
+
+    use super::*;
+
+    /// Detects a request that a server of the last release does not know: it would end the session.
+    #[test]
+    fn a_session_sends_no_request_that_its_version_does_not_have() {
+        let too_new = |request: &Request<'_>| {
+            let mut bytes = Vec::new();
+            encode_request(request, &mut bytes);
+            [OLDEST_VERSION, VERSION].map(|version| is_too_new(&bytes, version))
+        };
+        assert_eq!(too_new(&Request::GetAttr { ino: 1 }), [false, false]);
+        assert_eq!(too_new(&Request::Birth { ino: 1 }), [true, false]);
+        let mut birth = Vec::new();
+        encode_request(&Request::Birth { ino: 1 }, &mut birth);
+        assert_eq!(too_new(&Request::Once { slot: 0, sequence: 1, request: &birth }), [true, false]);
     }
 }

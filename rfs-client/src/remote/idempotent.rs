@@ -9,6 +9,7 @@ pub(crate) fn is_idempotent(request: &Request<'_>) -> bool {
         | Request::Lookup { .. }
         | Request::LookupAhead { .. }
         | Request::GetAttr { .. }
+        | Request::Birth { .. }
         | Request::Readlink { .. }
         | Request::Layout { .. }
         | Request::Allocate { .. }

@@ -146,8 +146,12 @@ impl Client {
             }
             // A previous process may have written to stores.
             let reached = Arc::new(AtomicBool::new(previous.is_some()));
-            let first: Arc<dyn Remote> =
-                Arc::new(AttachedSession::new(Arc::clone(&session), &reply.attached, Arc::clone(&reached)));
+            let first: Arc<dyn Remote> = Arc::new(AttachedSession::new(
+                Arc::clone(&session),
+                &reply.attached,
+                reply.version,
+                Arc::clone(&reached),
+            ));
             let Some(mount) = mount else { return attached_client(first, attach, reply, limits) };
             let factory = Reattacher::new(&address, options, attach, (mount, reached));
             let (timeout, factory) = (options.operation_timeout, Box::new(factory));
@@ -199,7 +203,7 @@ impl Client {
 fn attached_client(
     remote: Arc<dyn Remote>,
     AttachOptions { caches, exclusive, needs_checksums, access_times, directory_access_times, .. }: &AttachOptions,
-    AttachReply { attached, clock }: AttachReply,
+    AttachReply { attached, clock, .. }: AttachReply,
     Limits { mount, wait_limit }: Limits,
 ) -> Result<Client, ClientError> {
     let Attached { arena, table, sums, session, read_only, confined, memory, .. } = attached;

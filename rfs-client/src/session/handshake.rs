@@ -10,7 +10,9 @@ use std::{
 };
 
 use rdmabox::RequestError;
-use rfs_proto::{Attached, ClientDescription, Errno, Identity, Reply, Request, VERSION, refused_by_version};
+use rfs_proto::{
+    Attached, ClientDescription, Errno, Identity, Reply, Request, VERSION, refused_by_version, speaks,
+};
 
 use crate::{
     error::ClientError,
@@ -29,15 +31,17 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// the server's wait for a client that has memory mapped.
 pub(crate) const SESSION_END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The server's reply to an attach, and its clock.
+/// The server's reply to an attach, its clock, and the version of the protocol.
 pub(crate) struct AttachReply {
     pub(crate) attached: Attached,
     pub(crate) clock: ServerClock,
+    pub(crate) version: u32,
 }
 
-/// Attaches over a connected session, on which `call` makes a call. Retries for up to
-/// `busy_timeout` while other sessions keep it out, or the mount's previous session still ends.
-/// `transport` describes the session.
+/// Attaches over a connected session, on which `call` makes a call. The session has the newest
+/// version of the protocol that both sides speak. Retries for up to `busy_timeout` while other
+/// sessions keep it out, or the mount's previous session still ends. `transport` describes the
+/// session.
 pub(crate) fn attach_session(
     call: impl Fn(&[u8], &mut Vec<u8>) -> Result<(), RequestError>,
     transport: String,
@@ -46,16 +50,11 @@ pub(crate) fn attach_session(
     busy_timeout: Duration,
 ) -> Result<AttachReply, ClientError> {
     let client = description(mount_point.clone(), transport, *outlives_process).to_text();
-    let request = Request::Attach {
-        version: VERSION,
-        client: &client,
-        export,
-        keeps: *caches,
-        alone: *exclusive,
-        mount,
-    };
+    let mut version = VERSION;
     let give_up = Instant::now() + busy_timeout;
     loop {
+        let request =
+            Request::Attach { version, client: &client, export, keeps: *caches, alone: *exclusive, mount };
         let sent = local_now();
         let refused_by = Cell::new(None);
         let reply = exchange(&request, |request, reply| {
@@ -63,8 +62,14 @@ pub(crate) fn attach_session(
             refused_by.set(refused_by_version(reply));
             Ok(())
         });
-        if let Some(server) = refused_by.get() {
-            return Err(ClientError::Version { server });
+        match refused_by.get() {
+            // The server is older. Each attempt has a lower version, so the attempts end.
+            Some(server) if server < version && speaks(server) => {
+                version = server;
+                continue;
+            }
+            Some(server) => return Err(ClientError::Version { server }),
+            None => {}
         }
         match reply?.0 {
             Reply::InUse(_) | Reply::Ending if Instant::now() < give_up => thread::sleep(PAUSE),
@@ -73,7 +78,7 @@ pub(crate) fn attach_session(
             }
             Reply::Attached(attached) => {
                 let clock = ServerClock::from_exchange(sent, attached.now, local_now());
-                return Ok(AttachReply { attached, clock });
+                return Ok(AttachReply { attached, clock, version });
             }
             Reply::InUse(others) => return Err(ClientError::InUse(others)),
             Reply::Ending => return Err(ClientError::Errno(Errno::EAGAIN)),

@@ -79,8 +79,8 @@ impl Reattacher {
 }
 
 /// Returns the failure of an attempt that connected and did not attach. It is final if other mounts
-/// have taken the export, if it cannot be used exclusively, or if the server has another version of
-/// the protocol: this process never gets the version of the server.
+/// have taken the export, if it cannot be used exclusively, or if the server has no version of the
+/// protocol that this process speaks: it never gets one.
 fn failure_of(address: &Address, error: &ClientError) -> ConnectFailure {
     let why = format!("{address}: cannot attach: {error}");
     match error {
@@ -118,8 +118,8 @@ impl SessionFactory for Reattacher {
                     "the server dropped this mount, which has exclusive use: its lease expired".into(),
                 ))
             }
-            Ok(AttachReply { attached, .. }) => {
-                let remote = AttachedSession::new(session, &attached, Arc::clone(&self.reached));
+            Ok(AttachReply { attached, version, .. }) => {
+                let remote = AttachedSession::new(session, &attached, version, Arc::clone(&self.reached));
                 Ok((Arc::new(remote), attached))
             }
             Err(e) => {
@@ -132,9 +132,9 @@ impl SessionFactory for Reattacher {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
-    use rfs_proto::{InUse, Reply, VERSION, encode_reply};
+    use rfs_proto::{InUse, OLDEST_VERSION, RegionRef, Reply, VERSION, attach_version, encode_reply};
 
     use super::*;
 
@@ -148,27 +148,75 @@ mod tests {
 
     fn refused_with(bytes: &[u8]) -> (ConnectFailure, u32) {
         let calls = Cell::new(0);
-        let call = |_: &[u8], out: &mut Vec<u8>| {
+        let answer = |_| {
             calls.set(calls.get() + 1);
-            out.clear();
-            out.extend_from_slice(bytes);
-            Ok(())
+            bytes.to_vec()
         };
-        let outcome = attach_session(call, String::new(), &AttachOptions::default(), None, Duration::ZERO);
+        let outcome = attach_at(answer);
         let address = "unix:/s".parse().unwrap();
         (failure_of(&address, &outcome.err().unwrap()), calls.get())
     }
 
+    /// Attaches to a server that answers to an attach of a version as given.
+    fn attach_at(answer: impl Fn(u32) -> Vec<u8>) -> Result<AttachReply, ClientError> {
+        let call = |request: &[u8], out: &mut Vec<u8>| {
+            *out = answer(attach_version(request).unwrap());
+            Ok(())
+        };
+        attach_session(call, String::new(), &AttachOptions::default(), None, Duration::ZERO)
+    }
+
+    /// Returns the refusal of a server: the error, and its version as one byte.
+    fn refusal(version: u32) -> Vec<u8> {
+        vec![0, 93, u8::try_from(version).unwrap()]
+    }
+
     #[test]
-    fn a_server_of_another_version_is_not_asked_again() {
-        // The error, and the version as one byte.
-        for (version, older) in [(VERSION + 1, "this program"), (VERSION - 1, "the server")] {
-            let (failure, calls) = refused_with(&[0, 93, u8::try_from(version).unwrap()]);
+    fn a_server_of_a_version_that_this_program_does_not_speak_is_not_asked_again() {
+        for (version, older) in
+            [(VERSION + 1, "this program"), (VERSION, "this program"), (OLDEST_VERSION - 1, "the server")]
+        {
+            let (failure, calls) = refused_with(&refusal(version));
             let ConnectFailure::Final(why) = failure else { panic!("{failure:?}") };
-            let both = format!("the server has protocol version {version}, this program {VERSION}");
+            let both = format!(
+                "the server has protocol version {version}, this program {OLDEST_VERSION} to {VERSION}"
+            );
             assert_eq!(why, format!("unix:/s: cannot attach: {both}: upgrade {older}"));
             assert_eq!(calls, 1);
         }
+    }
+
+    /// Catches a client that a server of the last release refuses, and one that asks for ever.
+    #[test]
+    fn a_server_one_version_back_gets_an_attach_of_its_version() {
+        let region = RegionRef { addr: 0, len: 0, rkey: 0 };
+        let mut attached = Vec::new();
+        encode_reply(
+            &Reply::Attached(Attached {
+                arena: region,
+                table: region,
+                sums: None,
+                now: 0,
+                session: 7,
+                read_only: false,
+                memory: Identity([0; 16]),
+                starts: 1,
+                resumed: false,
+                confined: false,
+            }),
+            &mut attached,
+        );
+        for server in OLDEST_VERSION..=VERSION {
+            let asked = RefCell::new(Vec::new());
+            let reply = attach_at(|version| {
+                asked.borrow_mut().push(version);
+                if version == server { attached.clone() } else { refusal(server) }
+            });
+            assert_eq!(reply.unwrap().version, server);
+            assert_eq!(asked.take(), (server..=VERSION).rev().collect::<Vec<_>>());
+        }
+        // It names a version that it then refuses.
+        assert_eq!(refused_with(&refusal(OLDEST_VERSION)).1, 2);
     }
 
     #[test]

@@ -59,6 +59,9 @@ pub enum Reply {
     Unlinked(u64),
     /// Reply to `ReachStore`.
     Store(StoreAccess),
+    /// Reply to `Birth`: nanoseconds since 1970. `None` if the server does not know it, because the
+    /// inode is older than version 19.
+    Birth(Option<i64>),
 }
 
 /// How a session reaches a store.

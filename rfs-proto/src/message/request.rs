@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::options::{FallocateFlags, Growth, RenameFlags, XattrSet};
 #[cfg(doc)]
 use super::{recall::Recall, reply::Reply};
-use crate::{ExpectedOwner, Identity, LockClass, LockKind, LockRange, Owner, SetAttr};
+use crate::{ExpectedOwner, Identity, LockClass, LockKind, LockRange, OLDEST_VERSION, Owner, SetAttr};
 
 /// A request of a client. Names are bytes without `/` and NUL, 1 to [`MAX_NAME`](crate::MAX_NAME)
 /// long. The client's kernel checks permissions. The server trusts an attached client, unless its
@@ -13,10 +13,11 @@ use crate::{ExpectedOwner, Identity, LockClass, LockKind, LockRange, Owner, SetA
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request<'a> {
     /// Attaches the session to an export. It is the first request of a session. The session may
-    /// repeat it after [`Reply::InUse`], [`Reply::Ending`] and ENOENT. → `Attached`, `InUse` or
-    /// `Ending`
+    /// repeat it after [`Reply::InUse`], [`Reply::Ending`], ENOENT and EPROTONOSUPPORT. →
+    /// `Attached`, `InUse` or `Ending`
     Attach {
-        /// The client's [`VERSION`](crate::VERSION).
+        /// Version of the protocol for the session: the client's [`VERSION`](crate::VERSION), or,
+        /// after EPROTONOSUPPORT, the version of the server.
         version: u32,
         /// Description of the client for the server's log and status: the text of a
         /// [`ClientDescription`](crate::ClientDescription).
@@ -486,10 +487,16 @@ pub enum Request<'a> {
         /// Group, unless the directory is setgid.
         gid: u32,
     },
+    /// Returns the time at which an inode was created. It never changes. Since version 19. →
+    /// `Birth`
+    Birth {
+        /// Inode.
+        ino: u64,
+    },
     /// Tells that the session does not know the outcome of a write to a store: its bytes may still
     /// arrive there. The server ends the access that the session got by
     /// [`ReachStore`](Request::ReachStore). Until that has ended, no file gets space that files
-    /// give up at the store. → `Done`
+    /// give up at the store. Since version 19. → `Done`
     FenceStore {
         /// Number of the store. 0: all stores for which the session has access.
         store: u16,
@@ -509,6 +516,16 @@ impl Request<'_> {
             | Request::Unlink { parent, .. }
             | Request::Rmdir { parent, .. } => Some(parent),
             _ => None,
+        }
+    }
+
+    /// Returns the first version of the protocol that has the request, or the
+    /// [oldest](crate::OLDEST_VERSION) that this program speaks. A session of an earlier version
+    /// must not send it.
+    pub fn since(&self) -> u32 {
+        match self {
+            Request::Birth { .. } | Request::FenceStore { .. } => 19,
+            _ => OLDEST_VERSION,
         }
     }
 

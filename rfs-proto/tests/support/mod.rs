@@ -249,13 +249,15 @@ fn session_requests() -> Vec<(&'static str, Request<'static>)> {
             "2d 05 a403 12 e807 00",
             Request::Tmpfile { parent: 5, perm: 0o644, umask: 0o22, uid: 1000, gid: 0 },
         ),
-        ("2e 03", Request::FenceStore { store: 3 }),
+        ("2e ac02", Request::Birth { ino: 300 }),
+        ("2f 03", Request::FenceStore { store: 3 }),
     ]
 }
 
 /// Returns every reply with its bytes in hexadecimal, as the protocol document shows them.
 pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
-    let parts = [file_replies(), session_replies(), vec![store_reply()]];
+    let births = vec![("17 00", Reply::Birth(None)), ("17 01 03", Reply::Birth(Some(-2)))];
+    let parts = [file_replies(), session_replies(), vec![store_reply()], births];
     parts.into_iter().flatten().collect()
 }
 

@@ -3,7 +3,7 @@
 //! # Concurrency
 //! As the dispatcher.
 
-use rfs_proto::{Attached, Errno, Identity, Reply, VERSION};
+use rfs_proto::{Attached, Errno, Identity, OLDEST_VERSION, Reply, VERSION, speaks};
 
 use super::{
     delivery::{grants::GrantDelivery, recalls::RecallDelivery},
@@ -90,8 +90,11 @@ impl Attachments<'_> {
         (version, client): (u32, &str),
         options: AttachOptions,
     ) -> Result<Reply, Errno> {
-        if version != VERSION {
-            log::warn!("session {session}: {client:?} uses protocol version {version}, the server {VERSION}");
+        if !speaks(version) {
+            log::warn!(
+                "session {session}: {client:?} uses protocol version {version}, the server {OLDEST_VERSION} to \
+                 {VERSION}"
+            );
             return Err(Errno::EPROTONOSUPPORT);
         }
         if options.alone && self.store.eviction.is_some() {
@@ -118,6 +121,7 @@ impl Attachments<'_> {
                 return Ok(Reply::InUse(others));
             }
         };
+        asker.speaks(version);
         if self.log.attached(&asker).is_err() {
             asker.detach();
             self.recalls.drop_caches(session);
@@ -127,11 +131,15 @@ impl Attachments<'_> {
         Ok(Reply::Attached(self.attached(session, regions, false)))
     }
 
-    /// Resumes the session of a mount that has reconnected. `regions` are the names of the memory
-    /// on the new connection. Messages that may have been lost are sent again.
-    pub fn resume(self, session: u64, regions: Regions) -> Reply {
-        if !self.is_attached(session) {
+    /// Resumes the session of a mount that has reconnected, in a version of the protocol that may
+    /// differ from the earlier one. `regions` are the names of the memory on the new connection.
+    /// Messages that may have been lost are sent again.
+    pub fn resume(self, session: u64, version: u32, regions: Regions) -> Reply {
+        let Some(resumed) = self.sessions.get(session).filter(|session| session.is_attached()) else {
             return Reply::Error(Errno::EPROTO);
+        };
+        if resumed.speaks(version) != version {
+            self.log.resumed(&resumed);
         }
         // The request of the old connection gets no reply.
         drop(self.store.grants.lock().resume(session));

@@ -339,6 +339,9 @@ impl Dispatcher {
         let asker =
             self.sessions.get(session).filter(|session| session.is_attached()).ok_or(Errno::EPROTO)?;
         asker.count_request();
+        if request.since() > asker.version() {
+            return Err(Errno::EPROTO);
+        }
         let journal = self.store.journal.as_ref();
         if journal.is_some_and(|journal| journal.refuses(&request)) {
             return Err(Errno::ENOSPC);

@@ -98,6 +98,7 @@ requests! {
     DropPages:     "droppages",    Names, Waits;
     ReachStore:    "reachstore",   Names, Waits;
     Tmpfile:       "tmpfile",      Names, Waits;
+    Birth:         "birth",        Names, Never;
     FenceStore:    "fencestore",   Names, Never;
 }
 

@@ -16,9 +16,9 @@ use super::hash::{hash, words};
 pub const PAGE: usize = 4096;
 
 /// Version of all formats in the object.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Versions that this server reads. The log of version 1 has no sessions. Version 2 has no
-/// checksums; objects without checksums still carry version 2.
+/// checksums; objects without checksums carried it until version 4, which has times of birth.
 const READ: std::ops::RangeInclusive<u64> = 1..=VERSION;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"rfs-mem\0");
@@ -92,7 +92,7 @@ impl Header {
         let identity = [self.identity as u64, (self.identity >> 64) as u64];
         let fields = [
             MAGIC,
-            if self.shape.checked { VERSION } else { 2 },
+            VERSION,
             number,
             self.shape.arena,
             u64::from(self.shape.inodes),
@@ -209,31 +209,33 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_is_read() {
+    fn earlier_versions_are_read() {
         let memory = Memory::private(PAGE).unwrap();
         let number = HEADER.write(&memory, None);
-        let mut words: Vec<u64> = (0..WORDS).map(|word| memory.load_u64(8 * word)).collect();
-        words[1] = 1;
-        words[WORDS - 1] = hash(words[..WORDS - 1].iter().copied());
-        words.iter().enumerate().for_each(|(at, word)| memory.write(8 * at, &word.to_le_bytes()));
-        assert_eq!(Header::read(&memory), Ok((Header { knows_sessions: false, ..HEADER }, number)));
+        for (version, knows_sessions) in [(1, false), (2, true), (3, true), (VERSION, true)] {
+            let mut words: Vec<u64> = (0..WORDS).map(|word| memory.load_u64(8 * word)).collect();
+            words[1] = version;
+            words[WORDS - 1] = hash(words[..WORDS - 1].iter().copied());
+            words.iter().enumerate().for_each(|(at, word)| memory.write(8 * at, &word.to_le_bytes()));
+            assert_eq!(Header::read(&memory), Ok((Header { knows_sessions, ..HEADER }, number)));
+        }
     }
 
     #[test]
-    fn an_object_without_checksums_keeps_version_2() {
+    fn every_header_has_the_newest_version() {
         let memory = Memory::private(PAGE).unwrap();
         let header = Header { shape: Shape { checked: false, ..HEADER.shape }, ..HEADER };
-        header.write(&memory, None);
-        assert_eq!((memory.load_u64(8), Header::read(&memory).unwrap().0), (2, header));
-        HEADER.write(&memory, None);
-        assert_eq!((memory.load_u64(8), Header::read(&memory).unwrap().0), (3, HEADER));
+        for header in [header, HEADER] {
+            header.write(&memory, None);
+            assert_eq!((memory.load_u64(8), Header::read(&memory).unwrap().0), (VERSION, header));
+        }
     }
 
     #[test]
     fn damaged_and_foreign_headers_are_rejected() {
         let memory = Memory::private(PAGE).unwrap();
         HEADER.write(&memory, None);
-        for version in [0, 4] {
+        for version in [0, 5] {
             memory.write(8, &[version]);
             assert_eq!(Header::read(&memory), Err(HeaderError::Version(version.into())));
         }

@@ -431,6 +431,9 @@ impl Object {
             header.starts += 1;
             (header.clean, header.knows_sessions) = (false, true);
         });
+        // The other place may have an older version of the format. A server of that version would
+        // take it for the newest header, and read a log with operations that it does not know.
+        self.change(|_| {});
     }
 
     /// Records an orderly stop: no file is open, and the object does not change any more.

@@ -108,6 +108,9 @@ pub enum Op<'a> {
     /// Inode, ranges (first byte and length) that it released, and sessions that reach them while
     /// they have the inode open.
     GivenUp(u64, Vec<(u64, u64)>, Vec<u64>),
+    /// As [`Op::Inode`], with the time of birth: nanoseconds from it to the last change of
+    /// attributes, modulo 2^64. An inode whose birth is unknown has no such operation.
+    Born(u64, #[serde(borrow)] Attributes<'a>, u64),
 }
 
 /// Appends an encoded operation to `out`.
@@ -176,7 +179,7 @@ mod tests {
                 Op::Lock(a, Locked {
                     owner: (a, b), class: LockClass::Flock, kind: LockKind::Shared, range: LockRange::ALL, pid: gid,
                 }),
-                Op::GivenUp(b, vec![(a, b)], vec![a, b]),
+                Op::GivenUp(b, vec![(a, b)], vec![a, b]), Op::Born(b, attributes, a),
             ];
             let mut out = Vec::new();
             ops.iter().for_each(|op| encode(op, &mut out));

@@ -6,6 +6,8 @@
 //! # Concurrency
 //! Recovery owns the value; one thread uses it.
 
+use std::num::NonZeroI64;
+
 use rfs_proto::{FileKind, ROOT_INO};
 
 use super::{
@@ -66,7 +68,11 @@ impl State {
     /// [`LogError::Nonsense`] if the operation contradicts the state.
     pub fn apply(&mut self, op: Op<'_>) -> Result<(), LogError> {
         match op {
-            Op::Inode(ino, attributes) => self.set(ino, &attributes)?,
+            Op::Inode(ino, attributes) => self.set(ino, &attributes, None)?,
+            Op::Born(ino, attributes, age) => {
+                let birth = attributes.ctime.wrapping_sub_unsigned(age);
+                self.set(ino, &attributes, NonZeroI64::new(birth))?;
+            }
             // `SessionReplay::present` drops open counts of inodes that do not exist.
             Op::Gone(ino) => drop(self.inodes.remove(&ino)),
             Op::Name(directory, name, entry) => {
@@ -167,7 +173,12 @@ impl State {
         Ok(())
     }
 
-    fn set(&mut self, ino: u64, attributes: &Attributes<'_>) -> Result<(), LogError> {
+    fn set(
+        &mut self,
+        ino: u64,
+        attributes: &Attributes<'_>,
+        birth: Option<NonZeroI64>,
+    ) -> Result<(), LogError> {
         let &Attributes { kind, perm, nlink, uid, gid, rdev, atime, mtime, ctime, slot, .. } = attributes;
         self.last_ino = self.last_ino.max(ino);
         self.slots = self.slots.max(slot.checked_add(1).ok_or(LogError::Nonsense)?);
@@ -180,6 +191,7 @@ impl State {
         }
         (inode.perm, inode.nlink, inode.uid, inode.gid, inode.rdev) = (perm, nlink, uid, gid, rdev);
         (inode.atime, inode.mtime, inode.ctime, inode.slot) = (atime, mtime, ctime, slot);
+        inode.birth = birth;
         if kind == FileKind::Regular {
             inode.is_nameable = nlink == 0 && rdev == NAMEABLE;
             inode.rdev = 0;
@@ -201,7 +213,16 @@ impl State {
     }
 }
 
-/// Returns the attributes of an inode as the log stores them.
+/// Returns the operation that describes an inode. The birth of a new inode takes one byte.
+pub fn inode_op(ino: u64, inode: &Inode) -> Op<'_> {
+    let attributes = attributes(inode);
+    match inode.birth {
+        Some(birth) => Op::Born(ino, attributes, inode.ctime.wrapping_sub(birth.get()).cast_unsigned()),
+        None => Op::Inode(ino, attributes),
+    }
+}
+
+/// Returns the attributes of an inode as the log stores them, without its birth.
 pub fn attributes(inode: &Inode) -> Attributes<'_> {
     let &Inode { kind, perm, nlink, uid, gid, rdev, atime, mtime, ctime, slot, .. } = inode;
     let content = match &inode.body {
@@ -223,6 +244,7 @@ pub fn names(directory: &Directory) -> impl Iterator<Item = (&[u8], (u64, u64))>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory_object::op;
 
     /// Returns a state with directories (inode, parent) and names (directory, name, inode).
     fn state(directories: &[(u64, u64)], names: &[(u64, &str, u64)]) -> State {
@@ -297,6 +319,33 @@ mod tests {
             let mut next = State::default();
             next.apply(Op::Inode(7, attributes(&before))).unwrap();
             assert_eq!((next.inodes[&7].is_nameable, next.inodes[&7].rdev), (is_nameable, 0));
+        }
+    }
+
+    /// Detects a birth that moves with ctime, and one that costs a new file more than a byte.
+    #[test]
+    fn the_birth_of_an_inode_survives_its_log() {
+        let mut inode = state(&[(1, 1)], &[]).inodes[&1].clone();
+        let logged = |inode: &Inode| {
+            let mut bytes = Vec::new();
+            op::encode(&inode_op(1, inode), &mut bytes);
+            let mut next = State::default();
+            op::decode(&bytes).for_each(|op| next.apply(op.unwrap()).unwrap());
+            (next.inodes[&1].birth, bytes.len())
+        };
+        let now = 1_800_000_000_000_000_000;
+        (inode.ctime, inode.birth) = (now, None);
+        let (unknown, bytes) = logged(&inode);
+        assert_eq!(unknown, None, "an inode of an older log");
+        inode.birth = NonZeroI64::new(now);
+        assert_eq!(logged(&inode), (inode.birth, bytes + 1));
+        const YEAR: i64 = 365 * 86_400 * 1_000_000_000;
+        inode.ctime = now + 2 * YEAR;
+        assert_eq!(logged(&inode), (inode.birth, bytes + 8));
+        // The owner may set ctime's neighbours to anything, and clocks may go back.
+        for ctime in [i64::MIN, -1, now - 1, i64::MAX] {
+            inode.ctime = ctime;
+            assert_eq!(logged(&inode).0, inode.birth, "{ctime}");
         }
     }
 

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rfs_proto::{Identity, SLOTS, VERSION};
+use rfs_proto::{Identity, SLOTS, speaks};
 
 use super::{log::LogError, op::Mount};
 use crate::{
@@ -32,6 +32,8 @@ pub enum SessionKind {
 pub struct ReconnectingMount {
     /// Identity of the mount.
     pub mount: Identity,
+    /// Version of the protocol of its last connection.
+    pub version: u32,
     /// Name of its key; `None` for an export without keys.
     pub key: Option<String>,
     /// The mount may write.
@@ -116,12 +118,13 @@ impl SessionReplay {
         self.sessions.entry(session).or_default()
     }
 
-    /// Records that a mount's session is attached. A session with another protocol version cannot
-    /// reconnect.
+    /// Records that a mount's session is attached. A session cannot reconnect if this server does
+    /// not speak the protocol version of its stored replies.
     pub fn attach(&mut self, session: u64, mount: &Mount<'_>) {
         let &Mount { version, mount, key, writes, keeps, alone } = mount;
-        let reconnecting = ReconnectingMount { mount, key: key.map(String::from), writes, keeps, alone };
-        let kind = if version == VERSION { SessionKind::Mount(reconnecting) } else { SessionKind::Abandoned };
+        let key = key.map(String::from);
+        let reconnecting = ReconnectingMount { mount, version, key, writes, keeps, alone };
+        let kind = if speaks(version) { SessionKind::Mount(reconnecting) } else { SessionKind::Abandoned };
         self.of(session).kind = Some(kind);
     }
 
@@ -249,6 +252,8 @@ impl SessionReplay {
 mod tests {
     use super::*;
 
+    use rfs_proto::{OLDEST_VERSION, VERSION};
+
     const B: u64 = rfs_proto::BLOCK;
 
     fn mount(version: u32) -> Mount<'static> {
@@ -269,6 +274,8 @@ mod tests {
         sessions.attach(1, &mount(VERSION));
         sessions.attach(2, &mount(VERSION + 1));
         sessions.attach_abandoned(3);
+        sessions.attach(5, &mount(OLDEST_VERSION));
+        sessions.attach(6, &mount(OLDEST_VERSION - 1));
         sessions.attach(4, &mount(VERSION));
         sessions.end(4);
         sessions.open(4, 7, (1, false));
@@ -277,12 +284,15 @@ mod tests {
         sessions.open(1, 9, (1, false));
         sessions.part(1, b"part");
         let present = sessions.present(&[], |ino| ino != 9);
-        let [(1, reconnecting, session)] = &present.reconnecting[..] else { panic!("{present:?}") };
+        let [(1, reconnecting, session), (5, older, _)] = &present.reconnecting[..] else {
+            panic!("{present:?}")
+        };
+        assert_eq!((reconnecting.version, older.version), (VERSION, OLDEST_VERSION));
         assert_eq!((reconnecting.mount, reconnecting.key.as_deref()), (Identity([5; 16]), Some("k")));
         assert_eq!(session.opens, [(7, (2, true))].into());
         assert_eq!(session.turns, [(3, (5, b"five".to_vec()))].into());
         assert_eq!(session.part, b"part");
-        assert_eq!(present.abandoned, [2, 3]);
+        assert_eq!(present.abandoned, [2, 3, 6]);
     }
 
     #[test]

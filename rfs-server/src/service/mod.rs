@@ -24,8 +24,8 @@ use rdmabox::{
     CallError, Export, Fencing, KeyId, Peer, ProviderKind, RemoteAddr, Service, SessionTerminator,
 };
 use rfs_proto::{
-    Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
-    encode_reply_with, encode_version_refusal,
+    Errno, MAX_MESSAGE, OLDEST_VERSION, RegionRef, Reply, Request, VERSION, attach_version, decode_request,
+    encode_reply, encode_reply_with, encode_version_refusal, speaks,
 };
 
 use crate::{
@@ -68,6 +68,9 @@ impl ExportRegions {
     }
 }
 
+/// The version of the protocol after that of this server.
+const NEXT_VERSION: u32 = VERSION + 1;
+
 /// Default time after which a silent session ends.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
 
@@ -109,7 +112,7 @@ enum Route<'a> {
     Export(&'a ServedExport, Attached),
     /// The request only gets this reply.
     Reply(Reply),
-    /// The client has another version of the protocol.
+    /// The client asks for a version of the protocol that the server does not speak.
     OtherVersion,
 }
 
@@ -296,15 +299,21 @@ impl FileService {
         let refuse = |errno| Ok(Route::Reply(Reply::Error(errno)));
         // Another version may encode the rest differently.
         if let Some(version) = attach_version(request)
-            && version != VERSION
+            && !speaks(version)
         {
             let older = if version < VERSION { "client" } else { "server" };
-            log::warn!(
-                "{peer}: the client has protocol version {version}, the server {VERSION}: upgrade the {older}"
+            let said = format!(
+                "{peer}: the client has protocol version {version}, the server {OLDEST_VERSION} to {VERSION}"
             );
+            match version {
+                // Such a client speaks the version of this server, too, and attaches again.
+                NEXT_VERSION => log::debug!("{said}"),
+                _ => log::warn!("{said}: upgrade the {older}"),
+            }
             return Ok(Route::OtherVersion);
         }
-        let Request::Attach { client: description, export: name, mount, .. } = decode(request)? else {
+        let Request::Attach { client: description, export: name, mount, version, .. } = decode(request)?
+        else {
             return refuse(Errno::EPROTO);
         };
         let wanted = match self.allowed(peer, name) {
@@ -316,7 +325,7 @@ impl FileService {
         };
         let wanted = match self.arrival(peer, mount, wanted) {
             Arrival::New => wanted,
-            Arrival::Back(before) => return Ok(self.resume_mount(peer, before, description)),
+            Arrival::Back(before) => return Ok(self.resume_mount(peer, before, (version, description))),
             Arrival::Refused => return refuse(Errno::EACCES),
             Arrival::Doomed => return Ok(Route::Reply(Reply::Ending)),
             Arrival::Ending(before) => {

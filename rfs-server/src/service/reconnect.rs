@@ -68,7 +68,12 @@ impl FileService {
 
     /// Gives a mount its session back. The reply is an error if the session was given up at this
     /// moment.
-    pub(super) fn resume_mount(&self, peer: &Peer, before: Attached, description: &str) -> Route<'_> {
+    pub(super) fn resume_mount(
+        &self,
+        peer: &Peer,
+        before: Attached,
+        (version, description): (u32, &str),
+    ) -> Route<'_> {
         let export = &self.exports[before.export];
         if self.sessions.write().choose(peer.id(), before, || {}) != Some(before) {
             // This connection has ended already; the thread that ended it did not know the mount.
@@ -83,7 +88,7 @@ impl FileService {
         let squash = self.squash(peer);
         export.dispatcher.attachments().squash(before.session, squash);
         let regions = export.regions(peer, reach(before.rights, squash));
-        let mut reply = export.dispatcher.attachments().resume(before.session, regions);
+        let mut reply = export.dispatcher.attachments().resume(before.session, version, regions);
         if let Reply::Attached(attached) = &mut reply {
             attached.read_only = before.rights == AccessMode::Read;
         }

@@ -73,6 +73,7 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         Request::Attach { alone: false, .. }
         | Request::Lookup { .. }
         | Request::GetAttr { .. }
+        | Request::Birth { .. }
         | Request::Readlink { .. }
         | Request::Open { write: false, .. }
         | Request::Close { .. }

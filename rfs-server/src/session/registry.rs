@@ -10,7 +10,7 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -97,6 +97,8 @@ pub struct Session {
     /// The mount; set when the session attaches.
     mount: OnceLock<Identity>,
     state: AtomicU8,
+    /// Version of the protocol; 0 before the session attaches.
+    version: AtomicU32,
     /// The session is restored from a previous server.
     is_restored: bool,
     /// The clients of the session that wait for locks must request them again.
@@ -119,6 +121,16 @@ impl Session {
     /// Returns its number.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Returns the version of the protocol.
+    pub fn version(&self) -> u32 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Sets the version of the protocol, before the reply to the attach. Returns the earlier one.
+    pub fn speaks(&self, version: u32) -> u32 {
+        self.version.swap(version, Ordering::Relaxed)
     }
 
     fn set_mount(&self, options: AttachOptions) {
@@ -268,6 +280,7 @@ impl Sessions {
             credentials,
             mount,
             state,
+            version: AtomicU32::new(0),
             is_restored,
             must_ask_again,
             part,

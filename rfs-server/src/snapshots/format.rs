@@ -14,7 +14,9 @@ use seeded_faults::seeded;
 use serde::{Deserialize, Serialize};
 
 /// Version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// Versions that this server reads. Version 1 has no times of birth.
+const READ: std::ops::RangeInclusive<u32> = 1..=VERSION;
 
 const MAGIC: [u8; 8] = *b"rfs-snap";
 /// Size of the preamble: magic, version, checksum.
@@ -174,9 +176,9 @@ impl<R: Read> Reader<R> {
         if said[..8] != MAGIC || crc32c(said).to_le_bytes() != check {
             return Err(ReadError::Damaged(0));
         }
-        match le_u32(&said[8..]) {
-            VERSION => {}
-            other => return Err(ReadError::Version(other)),
+        let version = le_u32(&said[8..]);
+        if !READ.contains(&version) {
+            return Err(ReadError::Version(version));
         }
         let header = Header { arena: 0, inodes: 0, identity: 0, number: 0, time: 0 };
         let (at, body) = (PREAMBLE as u64, Vec::new());
@@ -322,10 +324,15 @@ mod tests {
 
     #[test]
     fn another_version() {
-        let mut whole = file(&HEADER, &[]);
-        whole[8] = 2;
-        let check = crc32c(&whole[..12]).to_le_bytes();
-        whole[12..16].copy_from_slice(&check);
-        assert!(matches!(read(&whole), Err(ReadError::Version(2))));
+        let with = |version| {
+            let mut whole = file(&HEADER, &[]);
+            whole[8] = version;
+            let check = crc32c(&whole[..12]).to_le_bytes();
+            whole[12..16].copy_from_slice(&check);
+            read(&whole)
+        };
+        assert!(matches!(with(0), Err(ReadError::Version(0))));
+        assert_eq!(with(1).unwrap().0, HEADER, "one version back");
+        assert!(matches!(with(3), Err(ReadError::Version(3))));
     }
 }

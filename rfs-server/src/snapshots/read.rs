@@ -170,9 +170,13 @@ fn check(op: &Op<'_>, header: &Header) -> Result<(), ReadError> {
     };
     match op {
         Op::Extents(_, _, extents) if !extents.iter().all(fits) => Err(ReadError::Nonsense),
-        Op::Inode(..) | Op::Gone(_) | Op::Name(..) | Op::Extents(..) | Op::Xattr(..) | Op::Counters(..) => {
-            Ok(())
-        }
+        Op::Inode(..)
+        | Op::Born(..)
+        | Op::Gone(_)
+        | Op::Name(..)
+        | Op::Extents(..)
+        | Op::Xattr(..)
+        | Op::Counters(..) => Ok(()),
         // Of sessions and of the log itself.
         _ => Err(ReadError::Nonsense),
     }

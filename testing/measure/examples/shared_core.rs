@@ -46,7 +46,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         all.sort_by(f64::total_cmp);
         all[ROUNDS / 2]
     });
-    println!("reply of 4 KiB, median latency: {one:.1} us from one process, {two:.1} us from two on its core");
+    println!(
+        "reply of 4 KiB, median latency: {one:.1} us from one process, {two:.1} us from two on its core"
+    );
     println!("ratio: {:.2}", two / one);
     Ok(())
 }

@@ -57,6 +57,8 @@ const GRACE_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct StoreLinks {
     /// The session to the server.
     server: Arc<Session>,
+    /// Whether the server knows [`Request::FenceStore`].
+    can_fence: bool,
     links: RwLock<HashMap<u16, Arc<Link>>>,
     stores: Mutex<HashMap<u16, Arc<Mutex<StoreState>>>>,
     doubts: Doubts,
@@ -118,15 +120,30 @@ impl Move<'_> {
 }
 
 impl StoreLinks {
-    /// Makes the table of a client that is attached over `server`, without a session. With
-    /// `continues`, the client continues a session of the server. `reached` tells whether a store
-    /// was reached in that session: its writes may be under way.
-    pub(crate) fn new(server: Arc<Session>, continues: bool, reached: Arc<AtomicBool>) -> StoreLinks {
-        let doubts = Doubts::default();
-        if continues && reached.load(Ordering::Acquire) {
-            doubts.add(ALL_STORES);
+    /// Makes the table of a client that is attached over `server`, without a session. The session
+    /// to the server speaks `version`. With `continues`, the client continues a session of the
+    /// server. `reached` tells whether a store was reached in that session: its writes may be under
+    /// way.
+    pub(crate) fn new(
+        server: Arc<Session>,
+        (continues, version): (bool, u32),
+        reached: Arc<AtomicBool>,
+    ) -> StoreLinks {
+        let can_fence = Request::FenceStore { store: ALL_STORES }.since() <= version;
+        let (links, stores) = Default::default();
+        let table = StoreLinks { server, can_fence, links, stores, doubts: Doubts::default(), reached };
+        if continues && table.reached.load(Ordering::Acquire) {
+            table.doubt(ALL_STORES);
         }
-        StoreLinks { server, links: RwLock::default(), stores: Mutex::default(), doubts, reached }
+        table
+    }
+
+    /// Notes that a write may arrive at a store late.
+    fn doubt(&self, store: u16) {
+        // A server that does not know the request would end the session.
+        if self.can_fence {
+            self.doubts.add(store);
+        }
     }
 
     /// Moves bytes of any places, at all stores at once. `own` translates places of the server.
@@ -143,7 +160,7 @@ impl StoreLinks {
         if outcome.is_err() {
             let written = moves.iter().filter(|step| matches!(step, Move::Write(..)));
             written.map(|step| step.place().store()).filter(|store| *store != 0).for_each(|store| {
-                self.doubts.add(store);
+                self.doubt(store);
             });
             // If the server cannot be asked now, it is asked before the next request.
             let _ = self.settle();

@@ -80,12 +80,13 @@ impl<'a> PreviousMounts<'a> {
 
     /// Restores a session and all its state but its locks.
     fn restore(self, id: u64, reconnecting: ReconnectingMount, has: ReplayedSession) -> Result<(), Damage> {
-        let ReconnectingMount { mount, key, writes, keeps, alone } = reconnecting;
+        let ReconnectingMount { mount, version, key, writes, keeps, alone } = reconnecting;
         let damage = || Damage::Session(id);
         let key = key.map(|key| key.parse()).transpose().map_err(|_| damage())?;
         let rights = if writes { AccessMode::Write } else { AccessMode::Read };
         let options = AttachOptions { keeps, alone, mount: Some(mount) };
         let session = self.sessions.restore(id, Credentials { key, rights }, options);
+        session.speaks(version);
         if let Some(journal) = &self.store.journal {
             // Taken without a check, because the previous server had room for it.
             let slots = has.turns.keys().next_back().map_or(0, |&slot| u64::from(slot) + 1);

@@ -56,6 +56,18 @@ impl SessionLog<'_> {
         }
     }
 
+    /// Logs that a session has another version of the protocol than before.
+    pub(in crate::dispatch) fn resumed(self, session: &Session) {
+        let Some(journal) = &self.store.journal else { return };
+        let _one = journal.sessions.lock();
+        // The session may have ended already, and its end may be in the log.
+        if self.sessions.get(session.id()).is_some()
+            && let Err(full) = describe_mount(session, &mut |op| journal.tell(&op))
+        {
+            log::warn!("{full}: session {} keeps its version of the protocol there", session.id());
+        }
+    }
+
     /// Logs that a session has ended. The next server ignores everything that the log records of
     /// it.
     pub(in crate::dispatch) fn ended(self, session: &Session) {
@@ -103,7 +115,8 @@ impl SessionLog<'_> {
     }
 }
 
-fn describe_one(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>) -> Result<(), Full> {
+/// Describes a session without its stored replies.
+fn describe_mount(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>) -> Result<(), Full> {
     let (id, options) = (session.id(), session.options());
     let Some(mount) = options.mount else { return tell(Op::Abandoned(id)) };
     let credentials = session.credentials();
@@ -111,14 +124,22 @@ fn describe_one(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), F
     tell(Op::Session(
         id,
         Mount {
-            version: rfs_proto::VERSION,
+            version: session.version(),
             mount,
             key: key.as_deref(),
             writes: credentials.rights == AccessMode::Write,
             keeps: options.keeps,
             alone: options.alone,
         },
-    ))?;
+    ))
+}
+
+fn describe_one(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>) -> Result<(), Full> {
+    let id = session.id();
+    describe_mount(session, tell)?;
+    if session.mount().is_none() {
+        return Ok(());
+    }
     {
         let part = session.part();
         if !part.is_empty() {

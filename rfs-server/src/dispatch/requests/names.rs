@@ -45,6 +45,9 @@ impl Call<'_> {
                 Body::Symlink(target) => Ok(Reply::Target(target.to_vec())),
                 _ => Err(Errno::EINVAL),
             }),
+            Request::Birth { ino } => {
+                self.look(&[ino], |look| Ok(Reply::Birth(look.namespace.get(ino)?.birth.map(i64::from))))
+            }
             Request::Forget { inos } => self.forget(session, inos),
             _ => self.change_names(session, request),
         }

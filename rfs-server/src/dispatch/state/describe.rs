@@ -34,7 +34,7 @@ pub(in crate::dispatch) fn describe_one<E>(
         op::encode(&op, ops);
         if ops.len() < CHUNK { Ok(()) } else { flush(ops) }
     };
-    add(Op::Inode(ino, replay::attributes(inode)), ops)?;
+    add(replay::inode_op(ino, inode), ops)?;
     match &inode.body {
         Body::Directory(directory) => {
             for (name, entry) in replay::names(directory) {

@@ -84,7 +84,7 @@ pub(in crate::dispatch) fn encode<T>(
 /// Encodes the changes of an inode: all attributes, and those extents and extended attributes
 /// that have changed.
 fn changed(ino: u64, inode: &mut Inode, ops: &mut Vec<u8>) {
-    op::encode(&Op::Inode(ino, replay::attributes(inode)), ops);
+    op::encode(&replay::inode_op(ino, inode), ops);
     if let Body::File(map) = &mut inode.body
         && let Some((from, to)) = map.take_touched()
     {

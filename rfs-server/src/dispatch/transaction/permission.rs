@@ -77,6 +77,7 @@ pub(in crate::dispatch) fn may_ask(squash: Squash, request: &Request<'_>) -> Res
         Request::Lookup { .. }
         | Request::LookupAhead { .. }
         | Request::GetAttr { .. }
+        | Request::Birth { .. }
         | Request::SetAttr { .. }
         | Request::Readlink { .. }
         | Request::Create { .. }

@@ -3,6 +3,8 @@
 //! # Concurrency
 //! None; the caller holds the inode's shard lock.
 
+use std::num::NonZeroI64;
+
 use rfs_proto::{
     Attr, Errno, ExpectedOwner, FileKind, Marks, Owner,
     acl::Acl,
@@ -88,6 +90,8 @@ pub struct Inode {
     pub mtime: i64,
     /// Last change of attributes by the server.
     pub ctime: i64,
+    /// Creation; `None` if the log of an older server did not have it.
+    pub birth: Option<NonZeroI64>,
     /// Index of its record in the attribute table.
     pub slot: u32,
     /// Raised whenever the file loses extents. It is odd while data of the file moves
@@ -123,6 +127,7 @@ impl Inode {
             atime: now,
             mtime: now,
             ctime: now,
+            birth: NonZeroI64::new(now),
             slot: new.slot,
             layout_generation: 0,
             is_nameable: false,

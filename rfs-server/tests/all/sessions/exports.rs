@@ -7,7 +7,8 @@ use std::{
 
 use rdmabox::{ProviderKind, RemoteAddr, RequestError};
 use rfs_proto::{
-    BLOCK, Errno, InUse, ROOT_INO, RegionRef, Reply, Request, StatFs, VERSION, refused_by_version,
+    BLOCK, Errno, InUse, OLDEST_VERSION, ROOT_INO, RegionRef, Reply, Request, StatFs, VERSION,
+    refused_by_version,
 };
 use rfs_server::{Config, ExportConfig, Server};
 
@@ -125,6 +126,21 @@ fn a_client_of_another_version_gets_an_error() {
         let session = common::session(&server, provider);
         assert!(session.call(&[0, next - 1, 0xff], &mut reply).is_err());
         assert!(session.call(&[0x12], &mut reply).is_err());
+    }
+}
+
+/// Detects a server that refuses a client of the last release, or sends it a reply that it does not
+/// know.
+#[test]
+fn a_client_one_version_back_attaches() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(&directory);
+    for provider in PROVIDERS {
+        let session = session(&server, provider);
+        let (version, client, export) = (OLDEST_VERSION, "test", "");
+        let attach = Request::Attach { version, client, export, keeps: false, alone: false, mount: None };
+        assert!(matches!(common::ask(&session, attach), Reply::Attached(_)));
+        assert_eq!(common::ask(&session, Request::Birth { ino: ROOT_INO }), Reply::Error(Errno::EPROTO));
     }
 }
 

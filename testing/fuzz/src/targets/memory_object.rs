@@ -135,7 +135,9 @@ fn send_requests(bench: &Bench) {
     let all = bench.dispatcher();
     for (at, awaited) in all.previous_mounts().awaited().into_iter().enumerate() {
         match at % 2 {
-            0 => drop(all.attachments().resume(awaited.session, regions(&bench.arena, &bench.table))),
+            0 => {
+                drop(all.attachments().resume(awaited.session, VERSION, regions(&bench.arena, &bench.table)))
+            }
             _ => all.attachments().ended(awaited.session),
         }
     }

@@ -1,5 +1,6 @@
 //! Tests of requests on files and names.
 
+mod births;
 mod checksums;
 mod data;
 mod eviction;

@@ -91,14 +91,14 @@ fn a_mount_that_reconnects_has_its_files_open() {
     let client = mount(&f, 1);
     let Reply::Opened(Opened { attr, .. }) = once(&client, (0, 1), create(b"a")) else { panic!() };
     let asks = client.start(Request::Grants);
-    let again = f.dispatcher.attachments().resume(1, regions());
+    let again = f.dispatcher.attachments().resume(1, VERSION, regions());
     assert!(matches!(again, Reply::Attached(Attached { session: 1, resumed: true, .. })), "{again:?}");
     assert!(matches!(asks.try_recv(), Err(mpsc::TryRecvError::Disconnected)));
     assert!(matches!(client.ask(Request::Layout { ino: attr.ino, offset: 0 }), Reply::Layout(_)));
     assert!(f.dispatcher.attachments().is_attached(1));
     f.dispatcher.attachments().ended(1);
     assert!(!f.dispatcher.attachments().is_attached(1));
-    assert_eq!(f.dispatcher.attachments().resume(1, regions()), Reply::Error(Errno::EPROTO));
+    assert_eq!(f.dispatcher.attachments().resume(1, VERSION, regions()), Reply::Error(Errno::EPROTO));
 }
 
 /// Catches a repetition that is refused, or executed, while its original is in execution.

@@ -5,5 +5,6 @@ mod log_quota;
 mod reconnect;
 mod recovery;
 mod snapshots;
+mod versions;
 
 use super::*;

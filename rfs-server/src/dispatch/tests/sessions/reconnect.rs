@@ -18,7 +18,7 @@ pub(super) fn attach(f: &Fixture, id: u64, keeps: bool) -> Client<'_> {
 
 /// Reconnects a mount to another server.
 pub(super) fn back(f: &Fixture, id: u64) -> Client<'_> {
-    let reply = f.dispatcher.attachments().resume(id, regions());
+    let reply = f.dispatcher.attachments().resume(id, VERSION, regions());
     assert!(
         matches!(reply, Reply::Attached(Attached { resumed: true, session, .. }) if session == id),
         "{reply:?}"

@@ -308,7 +308,8 @@ impl World {
             FileKind::Regular => client.read(&self.layout(ino), 0, attr.size),
             _ => Vec::new(),
         };
-        Seen { attr, names, xattrs, list, target, data }
+        let Reply::Birth(birth) = client.ask(Request::Birth { ino }) else { panic!("no birth") };
+        Seen { attr, birth, names, xattrs, list, target, data }
     }
 
     fn layout(&self, ino: u64) -> Layout {
@@ -345,6 +346,7 @@ pub(super) type View = BTreeMap<Vec<u8>, Seen>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) attr: Attr,
+    pub(super) birth: Option<i64>,
     pub(super) names: Vec<(u64, Vec<u8>, u64)>,
     pub(super) list: (u64, Vec<u8>),
     pub(super) xattrs: Vec<(u64, Vec<u8>)>,

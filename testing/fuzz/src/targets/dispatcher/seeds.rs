@@ -146,6 +146,7 @@ fn names() -> Vec<u8> {
         (1, rename(b"c", RenameFlags::EXCHANGE, None)),
         (1, Request::Symlink { parent: 3, name: b"s", target: b"../a", uid: UID, gid: GID }),
         (1, Request::Readlink { ino: 5 }),
+        (0, Request::Birth { ino: 5 }),
         (0, Request::ReadDir { ino: 3, cookie: 0, max_entries: 10 }),
         (0, Request::LookupAhead { parent: 3, name: b"c", max_entries: 10 }),
         (1, Request::Rmdir { parent: PARENT, name: b"d" }),
