@@ -24,6 +24,7 @@ mod data {
 
 /// Names, kinds and attributes of files.
 mod names {
+    mod births;
     mod handles;
     mod limits;
     mod overlayfs;

@@ -125,6 +125,11 @@ impl Node {
         Ok(attr)
     }
 
+    /// Returns the time of birth, or `None` if the server does not know it.
+    pub(crate) fn birth(&self) -> Result<Option<i64>, ClientError> {
+        self.nodes.client.attributes.birth(self.ino)
+    }
+
     /// Caches attributes that were requested at `since`, if they may be cached.
     pub(crate) fn learn(&self, since: rfs_client::RequestTime, attr: &Attr) {
         let guard = self.nodes.client.caching.hold_recalls();

@@ -86,6 +86,17 @@ impl Dir {
         self.stat_of(path, Follow::No).map_err(at("stat_link", path))
     }
 
+    /// Returns the time at which the inode of a path was created, in nanoseconds since 1970. It
+    /// follows a symbolic link. `None` if the server does not know it: an earlier version of the
+    /// server has created the inode, or still runs.
+    ///
+    /// # Errors
+    /// ENOENT if the path names nothing.
+    pub fn born(&self, path: impl AsRef<Path>) -> Result<Option<i64>> {
+        let path = path.as_ref();
+        self.node_at(path, Follow::Yes).and_then(|node| node.birth()).map_err(at("born", path))
+    }
+
     /// Checks that the user may read, write, or execute (search) what a path names.
     ///
     /// # Errors

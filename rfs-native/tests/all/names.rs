@@ -40,6 +40,22 @@ fn paths_are_walked_as_on_a_mount() {
     });
 }
 
+/// Detects a birth that is not the time of the creation, or that a change moves.
+#[test]
+fn the_time_of_birth() {
+    with_mounts(|mount| {
+        mount.write("file", "x").unwrap();
+        let born = mount.born("file").unwrap().unwrap();
+        assert!(born <= mount.stat("file").unwrap().mtime);
+        mount.symlink("file", "link").unwrap();
+        mount.rename("file", "moved").unwrap();
+        mount.write("file", "y").unwrap();
+        assert_eq!(mount.born("moved").unwrap(), Some(born));
+        assert!(mount.born("link").unwrap() > Some(born), "that of the new file");
+        assert_eq!(errno(mount.born("nothing")), ENOENT);
+    });
+}
+
 #[test]
 fn forty_links_are_followed_and_circles_end() {
     with_mounts(|mount| {

@@ -11,11 +11,30 @@ use rfs_proto::{SetAttr, xattr};
 use super::{Adapter, in_group, is_privileged};
 use crate::fuse::{
     convert,
-    session::{ReplyAttr, ReplyEmpty, ReplyXattr, Request},
+    session::{ReplyAttr, ReplyEmpty, ReplyStatx, ReplyXattr, Request},
 };
 use rfs_client::ClientError;
 
 impl Adapter {
+    /// Returns attributes and, if `births` is set, the time of birth.
+    pub(super) fn attributes_and_birth(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        births: bool,
+        reply: ReplyStatx,
+    ) {
+        // Before the attributes: they would be older than the answer by a round trip.
+        let birth = if births { self.client.attributes.birth(ino.0) } else { Ok(None) };
+        let since = self.client.caching.since();
+        match birth.and_then(|birth| Ok((self.client.attributes.getattr(ino.0)?, birth))) {
+            Ok((attr, birth)) => {
+                self.lifetimes.statx(&self.client, (since, request.pid()), (&attr, birth), reply);
+            }
+            Err(e) => reply.error(self.inode_errno("statx", &e)),
+        }
+    }
+
     pub(super) fn change_attributes(
         &self,
         request: &Request,

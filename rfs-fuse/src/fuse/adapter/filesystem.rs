@@ -18,8 +18,8 @@ use crate::fuse::{
     locks::RefusedLock,
     session::{
         Filesystem, Lock, LockedBy, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-        ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-        Request, RequestCounts, threads::Threads,
+        ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite,
+        ReplyXattr, Request, RequestCounts, threads::Threads,
     },
 };
 use rfs_client::{ClientError, LockOutcome, LockRequest};
@@ -86,6 +86,10 @@ impl Filesystem for Adapter {
     fn getattr(&self, request: &Request, ino: INodeNo, reply: ReplyAttr) {
         let since = self.client.caching.since();
         self.answer_attr("getattr", (since, request.pid()), self.client.attributes.getattr(ino.0), reply);
+    }
+
+    fn statx(&self, request: &Request, ino: INodeNo, births: bool, reply: ReplyStatx) {
+        self.attributes_and_birth(request, ino, births, reply);
     }
 
     fn setattr(

@@ -13,7 +13,7 @@ use rfs_proto::Attr;
 
 use crate::fuse::{
     convert,
-    session::{ReplyAttr, ReplyCreate, ReplyEntry},
+    session::{ReplyAttr, ReplyCreate, ReplyEntry, ReplyStatx},
     settings::Settings,
 };
 use rfs_client::{Client, RecallGuard, RequestTime};
@@ -111,6 +111,19 @@ impl Lifetimes {
         client.attributes.told(attr, thread);
         let ttl = upto(self.attr, guard.may_cache(since, attr));
         reply.attr(&ttl, &convert::attr(attr));
+    }
+
+    pub(in crate::fuse) fn statx(
+        &self,
+        client: &Client,
+        (since, thread): (RequestTime, u32),
+        (attr, birth): (&Attr, Option<i64>),
+        reply: ReplyStatx,
+    ) {
+        let guard = client.caching.hold_recalls();
+        client.attributes.told(attr, thread);
+        let ttl = upto(self.attr, guard.may_cache(since, attr));
+        reply.attr(&ttl, &convert::attr(attr), birth.map(convert::time));
     }
 
     pub(in crate::fuse) fn created(

@@ -30,7 +30,7 @@ pub use self::{
     negotiation::{Negotiation, negotiate},
     reply::{
         ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-        ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+        ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
     },
     request_counts::RequestCounts,
     ring::{OtherRequests, Ring, Serving, SwitchError},
@@ -143,6 +143,12 @@ pub trait Filesystem: Send + Sync + 'static {
 
     /// Returns attributes.
     fn getattr(&self, request: &Request, ino: INodeNo, reply: ReplyAttr);
+
+    /// Returns attributes and, if `births` is set, the time of birth. After ENOSYS, the kernel asks
+    /// for attributes only.
+    fn statx(&self, _: &Request, _ino: INodeNo, _births: bool, reply: ReplyStatx) {
+        reply.error(Errno::ENOSYS);
+    }
 
     /// Changes attributes.
     fn setattr(

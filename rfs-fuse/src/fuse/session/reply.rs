@@ -3,9 +3,14 @@
 //! # Concurrency
 //! Any thread sends a reply, exactly once. A reply that is dropped sends EIO.
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    time::{Duration, SystemTime},
+};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
+use zerocopy::IntoBytes;
 
 use super::{
     ring::{List, OtherRequests, Slot, abi},
@@ -58,6 +63,8 @@ replies! {
     ReplyLseek over Slot;
     /// Reply with a handle.
     ReplyOpen over Slot;
+    /// Reply with attributes and the time of birth.
+    ReplyStatx over Slot;
     /// Reply with sizes of the file system.
     ReplyStatfs over Slot;
     /// Reply with the number of written bytes.
@@ -70,6 +77,13 @@ impl ReplyAttr {
     /// Sends attributes, and how long the kernel may cache them.
     pub fn attr(self, ttl: &Duration, attr: &FileAttr) {
         self.0.answer(&abi::AttrOut::new(*ttl, attr));
+    }
+}
+
+impl ReplyStatx {
+    /// Sends attributes, how long the kernel may cache them, and the time of birth, if it is known.
+    pub fn attr(self, ttl: &Duration, attr: &FileAttr, birth: Option<SystemTime>) {
+        self.0.bytes(abi::StatxOut::new(*ttl, attr, birth).as_bytes());
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 const STRIPES: usize = 16;
 
 /// Kinds of requests: name, and number of `enum fuse_opcode`.
-const KINDS: [(&str, u32); 37] = [
+const KINDS: [(&str, u32); 38] = [
     ("lookup", 1),
     ("forget", 2),
     ("getattr", 3),
@@ -50,6 +50,7 @@ const KINDS: [(&str, u32); 37] = [
     ("lseek", 46),
     ("copy_file_range", 47),
     ("tmpfile", 51),
+    ("statx", 52),
     ("other", 0),
 ];
 const OTHER: usize = KINDS.len() - 1;

@@ -14,8 +14,8 @@ use std::{
 use crate::common::{Mount, each, locking, pairs};
 use rustix::{
     fs::{
-        AtFlags, CWD, FallocateFlags, FlockOperation, StatxFlags, XattrFlags, fallocate, flock,
-        ioctl_ficlone, ioctl_getflags, setxattr, statvfs, statx,
+        CWD, FallocateFlags, FlockOperation, XattrFlags, fallocate, flock, ioctl_ficlone, ioctl_getflags,
+        setxattr, statvfs,
     },
     io::{Errno, ReadWriteFlags, pwritev2},
 };
@@ -58,16 +58,6 @@ fn programs_that_other_mounts_write_to() {
         drop(writes);
         runs.kill().expect("killed");
         runs.wait().expect("it ends");
-    });
-}
-
-#[test]
-fn the_time_of_birth() {
-    each(16 * MIB, |_, mount| {
-        made(mount, "file");
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let found = statx(CWD, mount.path("file"), AtFlags::empty(), wanted).expect("attributes");
-        assert_eq!(StatxFlags::from_bits_retain(found.stx_mask) & wanted, StatxFlags::BASIC_STATS);
     });
 }
 

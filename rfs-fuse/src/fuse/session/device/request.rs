@@ -105,7 +105,7 @@ fn op_len(code: u32) -> usize {
         opcode::MKDIR | opcode::RENAME | opcode::LINK | opcode::OPEN | opcode::OPENDIR => 8,
         opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR => 8,
         opcode::READ | opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => 40,
-        opcode::RELEASE | opcode::RELEASEDIR | opcode::FLUSH | opcode::LSEEK => 24,
+        opcode::RELEASE | opcode::RELEASEDIR | opcode::FLUSH | opcode::LSEEK | opcode::STATX => 24,
         opcode::GETLK | opcode::SETLK | opcode::SETLKW => 48,
         opcode::FALLOCATE => 32,
         opcode::COPY_FILE_RANGE => 56,

@@ -123,6 +123,8 @@ incoming! {
     LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32 }
     /// `fuse_fallocate_in`
     FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }
+    /// `fuse_statx_in`
+    StatxIn { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32 }
     /// `fuse_lseek_in`
     LseekIn { fh: u64, offset: u64, whence: u32, padding: u32 }
     /// `fuse_copy_file_range_in`
@@ -250,6 +252,92 @@ impl AttrOut {
     pub(in crate::fuse::session) fn new(ttl: Duration, attr: &FileAttr) -> AttrOut {
         let (attr_valid, attr_valid_nsec) = (ttl.as_secs(), ttl.subsec_nanos());
         AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: attr.into() }
+    }
+}
+
+/// `fuse_sx_time`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct SxTime {
+    secs: i64,
+    nanos: u32,
+    reserved: u32,
+}
+
+impl From<SystemTime> for SxTime {
+    fn from(time: SystemTime) -> SxTime {
+        let (secs, nanos) = since_1970(time);
+        SxTime { secs, nanos, reserved: 0 }
+    }
+}
+
+/// `STATX_BASIC_STATS` and `STATX_BTIME`: attributes in an answer.
+const BASIC_STATS: u32 = 0x7ff;
+pub(in crate::fuse::session) const BTIME: u32 = 0x800;
+
+/// `fuse_statx_out`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(in crate::fuse::session) struct StatxOut {
+    attr_valid: u64,
+    attr_valid_nsec: u32,
+    flags: u32,
+    spare: [u64; 2],
+    mask: u32,
+    blksize: u32,
+    attributes: u64,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    mode: u16,
+    spare0: u16,
+    ino: u64,
+    size: u64,
+    blocks: u64,
+    attributes_mask: u64,
+    atime: SxTime,
+    btime: SxTime,
+    ctime: SxTime,
+    mtime: SxTime,
+    /// Major and minor number of a device node.
+    rdev: [u32; 2],
+    dev: [u32; 2],
+    spare2: [u64; 14],
+}
+
+impl StatxOut {
+    pub(in crate::fuse::session) fn new(
+        ttl: Duration,
+        attr: &FileAttr,
+        birth: Option<SystemTime>,
+    ) -> StatxOut {
+        // The number of a device node has the kernel's 32-bit encoding.
+        let rdev = [attr.rdev >> 8 & 0xfff, attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00];
+        StatxOut {
+            attr_valid: ttl.as_secs(),
+            attr_valid_nsec: ttl.subsec_nanos(),
+            flags: 0,
+            spare: [0; 2],
+            mask: BASIC_STATS | if birth.is_some() { BTIME } else { 0 },
+            blksize: attr.blksize,
+            attributes: 0,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            mode: (kind_bits(attr.kind) << 12) as u16 | attr.perm,
+            spare0: 0,
+            ino: attr.ino.0,
+            size: attr.size,
+            blocks: attr.blocks,
+            attributes_mask: 0,
+            atime: attr.atime.into(),
+            btime: birth.map(SxTime::from).unwrap_or_default(),
+            ctime: attr.ctime.into(),
+            mtime: attr.mtime.into(),
+            rdev,
+            dev: [0; 2],
+            spare2: [0; 14],
+        }
     }
 }
 

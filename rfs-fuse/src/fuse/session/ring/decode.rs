@@ -17,9 +17,9 @@ use zerocopy::FromBytes;
 
 use super::{
     abi::{
-        CopyFileRangeIn, CreateIn, EntryHeaders, FallocateIn, FlushIn, FsyncIn, GetxattrIn, InHeader, LinkIn,
-        LkIn, LseekIn, MkdirIn, MknodIn, OpenIn, ReadWriteIn, ReleaseIn, Rename2In, RenameIn, SetattrIn,
-        SetxattrIn,
+        BTIME, CopyFileRangeIn, CreateIn, EntryHeaders, FallocateIn, FlushIn, FsyncIn, GetxattrIn, InHeader,
+        LinkIn, LkIn, LseekIn, MkdirIn, MknodIn, OpenIn, ReadWriteIn, ReleaseIn, Rename2In, RenameIn,
+        SetattrIn, SetxattrIn, StatxIn,
     },
     slot::{List, Slot},
 };
@@ -64,6 +64,7 @@ pub(in crate::fuse::session) mod opcode {
     pub(in crate::fuse::session) const LSEEK: u32 = 46;
     pub(in crate::fuse::session) const COPY_FILE_RANGE: u32 = 47;
     pub(in crate::fuse::session) const TMPFILE: u32 = 51;
+    pub(in crate::fuse::session) const STATX: u32 = 52;
 }
 
 /// `FATTR_*`: flags for the fields of a SETATTR.
@@ -157,6 +158,7 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
     match opcode {
         opcode::LOOKUP => fs.lookup(request, ino, incoming.only_name()?, slot.into()),
         opcode::GETATTR => fs.getattr(request, ino, slot.into()),
+        opcode::STATX => return attributes_and_birth(fs, (request, ino), incoming, slot),
         opcode::SETATTR => return change_attributes(fs, (request, ino), incoming, slot),
         opcode::READLINK => fs.readlink(request, ino, slot.into()),
         opcode::OPEN => {
@@ -214,6 +216,17 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
         opcode::DESTROY => slot.done(),
         _ => slot.error(Errno::NOSYS.raw_os_error()),
     }
+    Some(())
+}
+
+fn attributes_and_birth(
+    fs: &impl Filesystem,
+    (request, ino): (&Request, INodeNo),
+    incoming: &Incoming<'_>,
+    slot: Slot,
+) -> Option<()> {
+    let op: StatxIn = incoming.op()?;
+    fs.statx(request, ino, op.sx_mask & BTIME != 0, slot.into());
     Some(())
 }
 

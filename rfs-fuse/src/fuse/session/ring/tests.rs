@@ -74,6 +74,12 @@ impl Filesystem for Witness {
         reply.attr(&TTL, &attr());
     }
 
+    fn statx(&self, _: &Request, ino: INodeNo, births: bool, reply: ReplyStatx) {
+        self.asked(format!("statx {} {births}", ino.0));
+        let device = FileAttr { kind: FileType::CharDevice, rdev: 0x0120_5634, ..attr() };
+        reply.attr(&TTL, &device, births.then(|| UNIX_EPOCH + Duration::new(6, 7)));
+    }
+
     fn setattr(
         &self,
         _: &Request,
@@ -276,9 +282,11 @@ fn requests_are_read_as_the_kernel_writes_them() {
         padding: 0,
     };
     let lock = [words(&[8, 6, 10, 20]), halves(&[1, 33, 1, 0])].concat();
-    let cases: [(u32, Vec<u8>, &[u8], &str); 18] = [
+    let cases: [(u32, Vec<u8>, &[u8], &str); 20] = [
         (1, vec![], b"name\0", "lookup 1/2/3 5 \"name\""),
         (3, words(&[0, 0]), b"", "getattr 5"),
+        (52, [words(&[0, 0]), halves(&[0, 0xfff])].concat(), b"", "statx 5 true"),
+        (52, [words(&[0, 0]), halves(&[0, 0x7ff])].concat(), b"", "statx 5 false"),
         (9, halves(&[0o755, 0o22]), b"d\0", "mkdir 5 \"d\" 755 22"),
         (10, vec![], b"\xff\0", "unlink 5 \"\\xFF\""),
         (11, vec![], b"d\0", "rmdir 5 \"d\""),
@@ -342,6 +350,16 @@ fn answers_are_what_the_kernel_reads() {
     assert_eq!(entry[40..64], words(&[9, 5, 8]));
     assert_eq!(entry[100..128], halves(&[0o100_644, 1, 1, 2, 0, 4096, 0]));
     assert_eq!(ask(3, 1, &[], b"").2.len(), 104);
+    let statx = |mask| ask(52, 1, &[words(&[0, 0]), halves(&[0, mask])].concat(), b"").2;
+    let (with, without) = (statx(0x800), statx(0x7ff));
+    assert_eq!((with.len(), without.len()), (288, 288));
+    assert_eq!(with[..32], [words(&[3]), halves(&[4, 0]), words(&[0, 0])].concat());
+    assert_eq!(with[32..60], [halves(&[0xfff, 4096]), words(&[0]), halves(&[1, 1, 2])].concat());
+    assert_eq!(with[60..64], 0o20_644_u32.to_ne_bytes());
+    assert_eq!(with[64..96], words(&[9, 5, 8, 0]));
+    assert_eq!(with[96..160], words(&[0, 0, 6, 7, 0, 0, 0, 0]));
+    assert_eq!(with[160..176], halves(&[0x056, 0x1234, 0, 0]));
+    assert_eq!((&without[32..36], &without[112..128]), (&halves(&[0x7ff])[..], &[0; 16][..]));
     assert_eq!(ask(14, 1, &[], b"").2, [words(&[11]), halves(&[2, 0])].concat());
     assert_eq!(ask(35, 1, &[], b"f\0").2.len(), 144);
     assert_eq!(ask(15, 1, &[], b""), (vec![ask(15, 1, &[], b"").0.remove(0)], 0, b"bytes".to_vec()));
