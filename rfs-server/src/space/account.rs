@@ -7,8 +7,10 @@
 //!
 //! # Concurrency
 //! Any thread. One lock over the allocator, taken after the metadata locks and never held while
-//! space is zeroed. Two atomics answer without the lock whether any space is dirty or quarantined:
-//! every request asks, and mostly none is.
+//! space is zeroed. `size` has another one, which is taken before it. Two atomics answer without
+//! the lock whether any space is dirty or quarantined: every request asks, and mostly none is.
+
+mod size;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,6 +31,8 @@ use super::{
     nonzero_bitmap::NonzeroBitmap,
     quarantine::{ABANDONED_SESSIONS, QuarantinedRange, SNAPSHOT, in_doubt, unreachable},
 };
+
+pub use size::TooSmall;
 
 /// Most bytes that a thread zeroes before it takes the lock again.
 const CHUNK: u64 = 4 << 20;
@@ -79,6 +83,8 @@ impl Account {
 #[derive(Debug)]
 pub struct Space {
     pub(super) account: Mutex<Account>,
+    /// Held while the size changes, and while memory is populated.
+    resizing: Mutex<()>,
     /// Dirty bytes that no thread zeroes yet: a copy of the allocator's count.
     waiting_dirty: AtomicU64,
     /// Quarantined bytes: a copy of the allocator's count.
@@ -145,6 +151,7 @@ impl Space {
     fn over(bytes: Bytes, mode: Zeroing, account: Account) -> Space {
         Space {
             account: Mutex::new(account),
+            resizing: Mutex::default(),
             waiting_dirty: AtomicU64::new(0),
             quarantined: AtomicU64::new(0),
             dirt: Condvar::new(),

@@ -22,7 +22,7 @@ pub mod quarantine;
 pub(crate) mod tests;
 pub mod zeroer;
 
-pub use account::{Space, Zeroing};
+pub use account::{Space, TooSmall, Zeroing};
 pub use alloc::range::Range;
 pub use bytes::Bytes;
 pub use nonzero_bitmap::NonzeroBitmap;

@@ -246,3 +246,59 @@ fn space_of_a_store_in_doubt_waits_for_the_end_of_each_access() {
     space.quarantine((1, 1), &ranges, &[]);
     held(0);
 }
+
+fn pages(space: &Space) -> u64 {
+    let fd = space.bytes().memory().fd().unwrap().try_clone_to_owned().unwrap();
+    std::os::unix::fs::MetadataExt::blocks(&std::fs::File::from(fd).metadata().unwrap()) * 512
+}
+
+fn resized(space: &Space, len: u64) -> Result<u64, TooSmall> {
+    space.resize(len, |_| Ok(()))
+}
+
+/// Catches memory that stays after a shrinking, and a size below what is in use.
+#[test]
+fn shrinking_zeroes_what_is_dirty_and_returns_its_memory() {
+    const MIB: u64 = 1 << 20;
+    let space = Space::new(Arc::new(Memory::shared("test", 16 << 20).unwrap()), Zeroing::Background);
+    let [kept, freed] = [use_all(&space, 4 * MIB), use_all(&space, 8 * MIB)];
+    space.quarantine((1, 1), &[freed], &[]);
+    assert_eq!(pages(&space), 12 * MIB);
+    let too_small = Err(TooSmall { least: 4 * MIB, quarantined: 0 });
+    assert_eq!(resized(&space, 4 * MIB - BLOCK), too_small);
+    assert_eq!(space.own_len(), 16 * MIB);
+    assert_eq!(resized(&space, 4 * MIB), Ok(16 * MIB));
+    assert_eq!((pages(&space), space.totals().len, space.totals().clean), (4 * MIB, 4 * MIB, 0));
+    assert_eq!(space.allocate(&[want(1)]), Err(Short::Full));
+    space.populate(Range { start: 0, len: 16 * MIB });
+    assert_eq!(pages(&space), 4 * MIB, "withdrawn memory stays with the system");
+    assert_eq!(space.not_clean(Range { start: 0, len: 16 * MIB }), [kept]);
+    // A session can reach the space, so it is no space that can go.
+    space.quarantine((1, 1), &[kept], &[7]);
+    assert_eq!(resized(&space, MIB), Err(TooSmall { least: 4 * MIB, quarantined: 4 * MIB }));
+    space.lease_ended(1, 7);
+    assert_eq!(resized(&space, MIB), Ok(4 * MIB));
+    assert_eq!(resized(&space, 0), Ok(MIB));
+    assert_eq!((pages(&space), space.totals().len), (0, 0));
+}
+
+/// Catches memory that is given to files although it could not be reserved.
+#[test]
+fn growing_reserves_before_it_gives() {
+    const MIB: u64 = 1 << 20;
+    let space = Space::new(Arc::new(Memory::shared("test", 16 << 20).unwrap()), Zeroing::Background);
+    resized(&space, 2 * MIB).unwrap();
+    let reserve = |ranges: &[Range], is_enough: bool| {
+        ranges.iter().for_each(|&range| space.reserve_range(range).unwrap());
+        assert_eq!(ranges, [Range { start: 2 * MIB, len: 4 * MIB }]);
+        is_enough.then_some(()).ok_or(TooSmall { least: 7, quarantined: 0 })
+    };
+    let refused = space.resize(6 * MIB, |ranges| reserve(ranges, false));
+    assert_eq!(refused, Err(TooSmall { least: 7, quarantined: 0 }));
+    assert_eq!((pages(&space), space.own_len(), space.totals().clean), (0, 2 * MIB, 2 * MIB));
+    assert_eq!(space.resize(6 * MIB, |ranges| reserve(ranges, true)), Ok(2 * MIB));
+    assert_eq!((pages(&space), space.totals().clean), (4 * MIB, 6 * MIB));
+    let all = space.allocate(&[want(6 * MIB)]).unwrap()[0][0];
+    assert!(is_zero(&space, all));
+    assert!(resized(&space, 17 * MIB).is_err());
+}

@@ -130,6 +130,16 @@ impl CleanSpace {
         }
     }
 
+    /// Returns the clean bytes of the server's own arena.
+    pub(super) fn own_total(&self) -> u64 {
+        self.own.total()
+    }
+
+    /// Takes clean bytes of the server's own arena, the highest first.
+    pub(super) fn take_highest(&mut self, bytes: u64) -> Vec<Range> {
+        self.own.take_highest(bytes)
+    }
+
     #[cfg(test)]
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range> + '_ {
         self.own.ranges().chain(self.lent.iter().flat_map(|lent| lent.free.ranges()))

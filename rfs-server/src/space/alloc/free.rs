@@ -101,6 +101,51 @@ impl FreeMap {
         self.take_at(start, want.min(len))
     }
 
+    /// Takes `bytes`, or all if there are fewer, from the end down. Returns the ranges, the highest
+    /// first.
+    pub(crate) fn take_highest(&mut self, bytes: u64) -> Vec<Range> {
+        let (mut left, mut taken) = (bytes, Vec::new());
+        while left > 0 {
+            let Some((&start, &len)) = self.by_start.last_key_value() else { break };
+            let part = len.min(left);
+            self.forget(start, len);
+            self.remember(Range { start, len: len - part });
+            self.total -= part;
+            left -= part;
+            taken.push(Range { start: start + len - part, len: part });
+        }
+        taken
+    }
+
+    /// Returns the lowest ranges with `bytes` in all, or all ranges if there are fewer, in order.
+    pub(crate) fn lowest(&self, bytes: u64) -> Vec<Range> {
+        let mut left = bytes;
+        let mut first = |(&start, &len): (&u64, &u64)| {
+            let part = len.min(left);
+            left -= part;
+            (part > 0).then_some(Range { start, len: part })
+        };
+        self.by_start.iter().map_while(&mut first).collect()
+    }
+
+    /// Takes a range out. Its bytes that are not in the set stay out.
+    pub(crate) fn remove(&mut self, range: Range) {
+        let before = self.by_start.range(..range.start).next_back();
+        let within = self.by_start.range(range.start..range.end());
+        let touched: Vec<Range> =
+            before.into_iter().chain(within).map(|(&start, &len)| Range { start, len }).collect();
+        for old in touched.into_iter().filter(|old| old.end() > range.start) {
+            self.forget(old.start, old.len);
+            self.total -= old.len;
+            let below = range.start.saturating_sub(old.start);
+            let above = old.end().saturating_sub(range.end());
+            for rest in [Range { start: old.start, len: below }, Range { start: range.end(), len: above }] {
+                self.remember(rest);
+                self.total += rest.len;
+            }
+        }
+    }
+
     fn remember(&mut self, range: Range) {
         if range.len > 0 {
             self.by_start.insert(range.start, range.len);
@@ -151,6 +196,32 @@ mod tests {
         assert_eq!(all(&free), [(10, 2), (15, 5)]);
         assert_eq!(free.take_at(15, 100), Some(range(15, 5)));
         assert_eq!(all(&free), [(10, 2)]);
+    }
+
+    #[test]
+    fn takes_from_the_end_and_names_the_lowest() {
+        let mut free = set(&[(0, 8), (100, 4), (200, 4)]);
+        assert_eq!(free.take_highest(6), [range(200, 4), range(102, 2)]);
+        assert_eq!(all(&free), [(0, 8), (100, 2)]);
+        assert_eq!(free.lowest(9), [range(0, 8), range(100, 1)]);
+        assert_eq!(free.lowest(8), [range(0, 8)]);
+        assert_eq!((free.lowest(0), free.lowest(99).len()), (vec![], 2));
+        assert_eq!(free.take_highest(99), [range(100, 2), range(0, 8)]);
+        assert_eq!((all(&free), free.take_highest(1)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_range_is_taken_out() {
+        let removed = |start, len| {
+            let mut free = set(&[(10, 10), (30, 5)]);
+            free.remove(range(start, len));
+            all(&free)
+        };
+        assert_eq!(removed(12, 3), [(10, 2), (15, 5), (30, 5)]);
+        assert_eq!(removed(10, 10), [(30, 5)]);
+        assert_eq!(removed(5, 28), [(33, 2)]);
+        assert_eq!(removed(20, 10), [(10, 10), (30, 5)]);
+        assert_eq!(removed(0, 99), []);
     }
 
     #[test]

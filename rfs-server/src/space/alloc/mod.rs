@@ -4,7 +4,8 @@
 //! number ([`DataPlace`]).
 //!
 //! A byte is in use, clean (free and zero), dirty (free, to be zeroed), being zeroed, or
-//! quarantined (free, but sessions may still write to it). Only clean space is allocated. All
+//! quarantined (free, but sessions may still write to it). Only clean space is allocated. Bytes of
+//! the own arena can also be withdrawn: they are zero, and no space of the export ([`size`]). All
 //! ranges are multiples of the block size, which the caller guarantees. The allocator touches no
 //! memory; `space` zeroes.
 //!
@@ -14,6 +15,7 @@
 mod clean;
 mod free;
 pub mod range;
+pub mod size;
 #[cfg(test)]
 mod store_tests;
 #[cfg(test)]
@@ -25,6 +27,7 @@ use rfs_proto::DataPlace;
 use seeded_faults::seeded;
 
 use clean::CleanSpace;
+use free::FreeMap;
 pub use range::Range;
 
 /// A request for space that will be contiguous in a file.
@@ -107,8 +110,11 @@ struct Quarantined {
 /// The allocator.
 #[derive(Debug)]
 pub struct Arena {
+    /// Bytes of the arena that are not withdrawn, and of all stores.
     len: u64,
     clean: CleanSpace,
+    /// Ranges of the own arena that are zero, and no space of the export.
+    withdrawn: FreeMap,
     dirty: VecDeque<Range>,
     dirty_bytes: u64,
     zeroing: u64,
@@ -125,6 +131,7 @@ impl Arena {
         Arena {
             len,
             clean,
+            withdrawn: FreeMap::default(),
             dirty: VecDeque::new(),
             dirty_bytes: 0,
             zeroing: 0,
@@ -187,8 +194,7 @@ impl Arena {
     pub fn usage(&self) -> Vec<StoreUsage> {
         let lent: Vec<_> = self.clean.lent().collect();
         let own_clean = self.clean.by_store().next().map_or(0, |(_, clean, _)| clean);
-        let own_len = self.len - lent.iter().map(|(_, len, ..)| len).sum::<u64>();
-        let all = std::iter::once((0, own_len, own_clean, true)).chain(lent);
+        let all = std::iter::once((0, self.own_len(), own_clean, true)).chain(lent);
         let of =
             |(store, len, clean, is_open)| StoreUsage { store, len, clean, is_open, ..StoreUsage::default() };
         let mut usage: Vec<StoreUsage> = all.map(of).collect();
@@ -228,7 +234,11 @@ impl Arena {
 
     /// Returns the parts of a range that are not known to be free and zero, in order.
     pub fn not_clean(&self, range: Range) -> Vec<Range> {
-        self.clean.gaps(range)
+        let gaps = self.clean.gaps(range);
+        if self.withdrawn.total() == 0 {
+            return gaps;
+        }
+        gaps.into_iter().flat_map(|gap| self.withdrawn.gaps(gap)).collect()
     }
 
     /// Ends the quarantine for a holder of the range that an inode released at `start`.

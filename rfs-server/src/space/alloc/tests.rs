@@ -82,6 +82,7 @@ enum Cell {
     Dirty,
     Zeroing,
     Quarantined(u64, Vec<u64>),
+    Withdrawn,
 }
 
 #[derive(Clone, Debug)]
@@ -91,6 +92,7 @@ enum Step {
     LeaseEnded { ino: u64, session: u64 },
     TakeDirty { max: u64 },
     Zeroed { pick: usize },
+    Resize { to: u64 },
 }
 
 const CELLS: u64 = 200;
@@ -104,6 +106,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1..3u64, 1..4u64).prop_map(|(ino, session)| Step::LeaseEnded { ino, session }),
         3 => (1..50u64).prop_map(|max| Step::TakeDirty { max }),
         3 => any::<usize>().prop_map(|pick| Step::Zeroed { pick }),
+        2 => (0..=CELLS).prop_map(|to| Step::Resize { to }),
     ]
 }
 
@@ -170,8 +173,39 @@ fn allocate(arena: &mut Arena, model: &mut Model, wants: Vec<(u64, u64, Option<u
     }
 }
 
+/// Gives the arena another size. Shrinking takes clean cells, the highest first; growing gives back
+/// the lowest withdrawn cells.
+fn resize(arena: &mut Arena, model: &mut Model, to: u64) {
+    let len = arena.own_len();
+    let expected = |model: &Model, kind: &Cell| -> Vec<u64> {
+        (0..CELLS).filter(|&at| model.cells[at as usize] == *kind).collect()
+    };
+    let cells = |ranges: &[Range]| -> Vec<u64> {
+        let mut all: Vec<u64> = ranges.iter().flat_map(|range| range.start..range.end()).collect();
+        all.sort_unstable();
+        all
+    };
+    if let Some(more) = to.checked_sub(len) {
+        let ranges = arena.lowest_withdrawn(more).expect("no more than there is");
+        assert_eq!(cells(&ranges), expected(model, &Cell::Withdrawn)[..more as usize]);
+        assert_eq!(arena.lowest_withdrawn(CELLS - len + 1), None);
+        arena.give_back(&ranges);
+        ranges.iter().for_each(|&range| model.paint(range, &Cell::Withdrawn, &Cell::Clean));
+        return;
+    }
+    let clean = expected(model, &Cell::Clean);
+    match arena.withdraw(len - to) {
+        None => assert!(len - to > clean.len() as u64),
+        Some(ranges) => {
+            assert_eq!(cells(&ranges), clean[clean.len() - (len - to) as usize..]);
+            ranges.iter().for_each(|&range| model.paint(range, &Cell::Clean, &Cell::Withdrawn));
+        }
+    }
+}
+
 fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
     match step {
+        Step::Resize { to } => resize(arena, model, to),
         Step::Allocate { wants } => allocate(arena, model, wants),
         Step::Free { pick, mut holders, ino } => {
             if model.used.is_empty() {
@@ -221,17 +255,26 @@ fn agree(arena: &Arena, model: &Model) {
     assert_eq!(
         arena.totals(),
         Totals {
-            len: CELLS,
+            len: CELLS - model.count(|c| *c == Cell::Withdrawn),
             clean: model.count(|c| *c == Cell::Clean),
             dirty: model.count(|c| matches!(c, Cell::Dirty | Cell::Zeroing)),
             quarantined: model.count(|c| matches!(c, Cell::Quarantined(..))),
         }
     );
+    let own = arena.own_space();
+    assert_eq!(own.len, arena.totals().len);
+    assert_eq!(own.dirty + own.zeroing, arena.totals().dirty);
+    assert_eq!((own.clean, own.quarantined), (arena.totals().clean, arena.totals().quarantined));
+    let free = |at: u64| matches!(model.cells[at as usize], Cell::Clean | Cell::Withdrawn);
+    let not_clean: Vec<u64> =
+        arena.not_clean(range(0, CELLS)).iter().flat_map(|range| range.start..range.end()).collect();
+    assert_eq!(not_clean, (0..CELLS).filter(|&at| !free(at)).collect::<Vec<_>>());
 }
 
 proptest! {
-    /// Every cell is in exactly one state, as in the model, and free runs are maximal. When all
-    /// space is freed, the arena is one clean range.
+    /// Every cell is in exactly one state, as in the model, and free runs are maximal. A size below
+    /// what is in use changes nothing. When all space is freed and the size is the largest, the
+    /// arena is one clean range.
     #[test]
     fn agrees_with_a_model_cell_by_cell(steps in proptest::collection::vec(step(), 1..120)) {
         let mut arena = Arena::new(CELLS);
@@ -253,6 +296,22 @@ proptest! {
         while let Some(range) = arena.take_dirty(7) {
             arena.zeroed(range);
         }
+        let withdrawn = arena.lowest_withdrawn(CELLS - arena.own_len()).expect("all of it");
+        arena.give_back(&withdrawn);
         prop_assert_eq!(arena.clean.ranges().collect::<Vec<_>>(), vec![range(0, CELLS)]);
     }
+}
+
+/// Catches a size of the own arena that counts the memory of stores, or takes theirs.
+#[test]
+fn only_the_own_arena_is_resized() {
+    let mut arena = Arena::new(100);
+    assert!(arena.add_store(1, 50, 10));
+    assert_eq!((arena.own_len(), arena.withdraw(101)), (100, None));
+    assert_eq!(arena.withdraw(100), Some(vec![range(0, 100)]));
+    assert_eq!((arena.own_len(), arena.totals().len, arena.totals().clean), (0, 50, 50));
+    assert_eq!(arena.given(range(0, 100)), []);
+    arena.give_back(&[range(0, 30)]);
+    assert_eq!((arena.own_len(), arena.totals().clean), (30, 80));
+    assert_eq!(arena.given(range(0, 100)), [range(0, 30)]);
 }
