@@ -100,6 +100,7 @@ fn main() -> Result<()> {
     let export = ExportConfig {
         name: "rfs".into(),
         memory: gib << 30,
+        max: None,
         inodes: None,
         root: ROOT,
         eviction: Default::default(),

@@ -61,10 +61,11 @@ pub enum ObjectError {
         /// The directory.
         path: PathBuf,
     },
-    /// The object has another size, or differs in checksums.
+    /// The object has another largest size or number of inodes, or differs in checksums.
     #[error(
-        "{path}: made with other options: use --memory {} --inodes {}{} as before (or the same of --export), or delete {path} (loses its files)",
-        .there.arena, .there.inodes, checksums(.there), path = .path.display()
+        "{path}: made with other options: use --memory {arena} --inodes {}{} as before, or --memory SIZE --max-memory \
+         {arena} with a smaller size (or the same of --export), or delete {path} (loses its files)",
+        .there.inodes, checksums(.there), arena = .there.arena, path = .path.display()
     )]
     Shape {
         /// The directory of the object.
@@ -405,16 +406,18 @@ impl Object {
         &self.path
     }
 
-    /// Allocates all space of the object in the file system, so that no page is missing later.
+    /// Allocates all space of the object in the file system, so that no page is missing later; that
+    /// of the arena if `with_arena`.
     ///
     /// # Errors
     /// The file system has too little space, or cannot allocate ahead.
-    pub fn reserve(&self) -> Result<(), MemoryError> {
+    pub fn reserve(&self, with_arena: bool) -> Result<(), MemoryError> {
         let header = self.header();
         // The lengths fit in `usize`: the file is mapped.
         let (log, segment) = (log_offset(header.shape) as usize, header.segment as usize);
         let step = segment.min(reservation::STEP);
-        let parts = [&self.arena, &self.table].into_iter().chain(&self.sums).map(|memory| memory.reserve());
+        let arena = with_arena.then_some(&self.arena);
+        let parts = arena.into_iter().chain([&self.table]).chain(&self.sums).map(|memory| memory.reserve());
         let state = [(0, log + step), (log + segment, step)];
         let state = state.into_iter().map(|(offset, len)| self.state.reserve_range(offset, len));
         parts.chain(state).collect()

@@ -105,6 +105,11 @@ pub struct Cli {
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, required_unless_present_any = ["exports", "new_key"])]
     pub memory: Option<u64>,
 
+    /// The largest size that `rfs-server resize` can give the memory: address space, which takes no
+    /// memory. Not for rdma: addresses [default: the size of --memory]
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, requires = "memory")]
+    pub max_memory: Option<u64>,
+
     /// Keep the memory in files of this directory, on a tmpfs such as /dev/shm. Files and mounts
     /// survive a restart of the server with this option, but not a restart of the machine. The
     /// directory is created if it is missing. Only one server at a time can use it
@@ -121,15 +126,15 @@ pub struct Cli {
     #[command(flatten)]
     pub snapshots: SnapshotArguments,
 
-    /// An export, instead of --memory: name, size, number of inodes, and permissions of the root
-    /// directory. With evict=lru, the least recently used files that are not open go when space is
-    /// short; with ttl=SECONDS, files go so long after their last change. May be repeated; clients
-    /// that name no export get the first
+    /// An export, instead of --memory: name, size, the largest size that `rfs-server resize` can
+    /// give it, number of inodes, and permissions of the root directory. With evict=lru, the least
+    /// recently used files that are not open go when space is short; with ttl=SECONDS, files go so
+    /// long after their last change. May be repeated; clients that name no export get the first
     #[arg(
         long = "export",
-        value_name = "NAME=SIZE[,inodes=N][,root-mode=MODE][,evict=lru][,ttl=SECONDS]",
+        value_name = "NAME=SIZE[,max=SIZE][,inodes=N][,root-mode=MODE][,evict=lru][,ttl=SECONDS]",
         value_parser = ExportArg::parse,
-        conflicts_with_all = ["memory", "inodes", "name", "root_mode"]
+        conflicts_with_all = ["memory", "max_memory", "inodes", "name", "root_mode"]
     )]
     pub exports: Vec<ExportArg>,
 
@@ -220,7 +225,7 @@ impl Cli {
         config.fencing = Fencing::new(lease, !self.keep_stragglers);
         config.recall_timeout = self.recall_timeout.map(|seconds| Duration::from_secs(seconds.into()));
         config.look = Duration::from_micros(self.busy_poll_us.into());
-        config.inodes = self.inodes;
+        (config.max_memory, config.inodes) = (self.max_memory, self.inodes);
         config.memory_dir = self.memory_dir;
         config.lent_to_pagers = self.lending.lend.unwrap_or(0);
         config.checksum = self.checksum;
@@ -231,8 +236,8 @@ impl Cli {
         let root = config.root;
         let export = |arg: ExportArg| {
             let root = Root { perm: arg.root_mode.unwrap_or(root.perm), ..root };
-            let ExportArg { name, memory, inodes, eviction, .. } = arg;
-            ExportConfig { name, memory, inodes, root, eviction }
+            let ExportArg { name, memory, max, inodes, eviction, .. } = arg;
+            ExportConfig { name, memory, max, inodes, root, eviction }
         };
         config.exports = self.exports.into_iter().map(export).collect();
         config.prefault = self.prefault;

@@ -8,6 +8,7 @@ mod configuration;
 mod lend;
 mod new_key;
 mod pool;
+mod resize;
 pub mod run;
 mod socket_access;
 pub mod status;

@@ -32,7 +32,7 @@ use super::{
     cli::Cli,
     configuration::{self, Configuration, check, reload, warn_of_expiry},
     new_key::{self, KeyFiles},
-    pool,
+    pool, resize,
     status::{self, Answers},
     store::{self, RegistrationArguments, StoreArguments},
 };
@@ -45,9 +45,9 @@ const END_AFTER_FAILURE: Duration = Duration::from_secs(10);
 const INVALID: u8 = 2;
 
 /// Returns the command line with all commands, for manual pages and completions. The program parses
-/// `status` and `pool` before it parses its own options.
+/// `status`, `pool` and `resize` before it parses its own options.
 pub fn command() -> clap::Command {
-    Cli::command().subcommand(status::command()).subcommand(pool::command())
+    Cli::command().subcommand(status::command()).subcommand(pool::command()).subcommand(resize::command())
 }
 
 /// Runs the program with the command line of this process. `commit` names its sources.
@@ -58,6 +58,9 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
     }
     if let Some(arguments) = pool::own_arguments(&arguments) {
         return pool::main(arguments);
+    }
+    if let Some(arguments) = resize::own_arguments(&arguments) {
+        return resize::main(arguments);
     }
     let protocols = &[("protocol", VERSION), ("runtime protocol", rdmabox::PROTOCOL)];
     let build = Build { version: env!("CARGO_PKG_VERSION"), commit, protocols };

@@ -26,7 +26,7 @@ use rfs_status::{
     watch::{ShowOptions, join_interval, show},
 };
 
-use super::pool;
+use super::{pool, resize};
 use crate::server::{Server, ServerStatus, config::default_listen};
 
 /// The question for the stores of a server.
@@ -150,7 +150,7 @@ fn start_control(
     }
     let answer = move |question: &str, asker: Asker| match question {
         STATUS => serde_json::to_string(&source.status()).ok(),
-        other => pool::answer(&source, other, asker),
+        other => resize::answer(&source, other, asker).or_else(|| pool::answer(&source, other, asker)),
     };
     let control = ControlSocket::start(path, permissions, "status", answer);
     control.inspect_err(|e| log::warn!("rfs-server status cannot ask this server: {e}")).ok()

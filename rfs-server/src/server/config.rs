@@ -65,6 +65,8 @@ pub use rfs_status::control::SocketPermissions;
 pub struct Config {
     /// Size in bytes of the single export; unused if `exports` is not empty.
     pub memory: u64,
+    /// Largest size of the single export: see [`ExportConfig::max`].
+    pub max_memory: Option<u64>,
     /// Inodes of the single export: see [`ExportConfig::inodes`].
     pub inodes: Option<u32>,
     /// Directory of the memory objects, which the next server continues to use. `None`: the memory
@@ -139,6 +141,7 @@ impl Config {
     pub fn new(memory: u64) -> Config {
         Config {
             memory,
+            max_memory: None,
             inodes: None,
             memory_dir: None,
             lent_to_pagers: 0,
@@ -174,9 +177,9 @@ impl Config {
         if !self.exports.is_empty() {
             return self.exports.clone();
         }
-        let (memory, inodes) = (self.memory, self.inodes);
+        let (memory, max, inodes) = (self.memory, self.max_memory, self.inodes);
         let eviction = EvictionPolicy::default();
-        vec![ExportConfig { name: self.name.clone(), memory, inodes, root: self.root, eviction }]
+        vec![ExportConfig { name: self.name.clone(), memory, max, inodes, root: self.root, eviction }]
     }
 
     /// Returns the time for the acknowledgement of a recall.
@@ -195,6 +198,7 @@ impl Config {
             if export.memory < MIN_MEMORY {
                 return Err(StartError::TooLittle { asked: export.memory });
             }
+            self.check_max(export)?;
             if export.inode_count() == 0 {
                 return Err(StartError::NoInodes);
             }
@@ -225,6 +229,21 @@ impl Config {
             self.check_tls()?;
         }
         self.check_stores()
+    }
+
+    /// Rejects a largest size below the size. Over RDMA, a larger one: the device would pin all of
+    /// it.
+    fn check_max(&self, export: &ExportConfig) -> Result<(), StartError> {
+        let name = || export.name.clone();
+        if export.arena_len() < export.size() {
+            return Err(StartError::MaxBelowSize { name: name(), max: export.arena_len() });
+        }
+        match self.listen.iter().find(|address| matches!(address, Address::Rdma { .. })) {
+            Some(address) if export.arena_len() > export.size() => {
+                Err(StartError::GrowthOverRdma { name: name(), address: address.clone() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Rejects what a pool of stores cannot do.
@@ -408,6 +427,24 @@ mod tests {
         assert!(matches!(config.check(), Err(StartError::TooLittle { .. })));
         let config = Config { inodes: Some(0), ..Config::new(MIN_MEMORY) };
         assert!(matches!(config.check(), Err(StartError::NoInodes)));
+    }
+
+    /// Catches a sparse arena that an RDMA device pins to its last page.
+    #[test]
+    fn an_export_that_grows_is_not_for_rdma() {
+        let rdma = Address::Rdma { host: "192.0.2.1".into(), port: 1 };
+        let checked = |max, listen: &Address| {
+            let listen = vec![listen.clone()];
+            let config =
+                Config { listen, max_memory: Some(max), allow_without_keys: true, ..Config::new(MIN_MEMORY) };
+            config.check()
+        };
+        assert!(checked(2 * MIN_MEMORY, &tcp("192.0.2.1")).is_ok());
+        assert!(checked(MIN_MEMORY, &rdma).is_ok());
+        let refused = checked(2 * MIN_MEMORY, &rdma);
+        assert!(matches!(&refused, Err(StartError::GrowthOverRdma { address, .. }) if *address == rdma));
+        let below = checked(MIN_MEMORY - BLOCK, &tcp("192.0.2.1"));
+        assert!(matches!(below, Err(StartError::MaxBelowSize { .. })));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Errors of the start and the shutdown of a server.
+//! Errors of the start, of a change of an export's size, and of the shutdown of a server.
 
 use std::{fmt, io, path::PathBuf, time::Duration};
 
@@ -9,6 +9,7 @@ use crate::{
     dispatch::Damage,
     memory_object::{object::ObjectError, ownership::OwnershipError},
     snapshots::{directory::PersistError, restore::RestoreError, snapshotter::LastSnapshotError},
+    space::account::TooSmall,
 };
 
 /// Reason why a server did not start. Everything is undone.
@@ -28,6 +29,40 @@ pub enum StartError {
     ExportTwice {
         /// The name.
         name: String,
+    },
+    /// The largest size of an export is below its size.
+    #[error("export {name:?}: max is {}, which is below its size: give a larger max, or none", byte_size::show(*.max))]
+    MaxBelowSize {
+        /// Name of the export.
+        name: String,
+        /// The largest size.
+        max: u64,
+    },
+    /// An RDMA device pins all memory that it registers.
+    #[error(
+        "export {name:?} cannot grow with the address {address}: an RDMA device pins the memory of the largest size. \
+         Give the size without max (--max-memory, max= of --export), or no rdma: address"
+    )]
+    GrowthOverRdma {
+        /// Name of the export.
+        name: String,
+        /// The address.
+        address: Address,
+    },
+    /// The files of a memory object or a snapshot do not fit in the size of the export.
+    #[error(
+        "export {name:?}: its files do not fit in {}: give at least {} (--memory, or the size of --export), or remove \
+         files first{}", exact(*.asked), exact(*.least), of_quarantine(*.quarantined)
+    )]
+    TooSmall {
+        /// Name of the export.
+        name: String,
+        /// Size that the options ask for, in bytes.
+        asked: u64,
+        /// The least size that is possible now.
+        least: u64,
+        /// Bytes of it that are free, but that clients can still reach.
+        quarantined: u64,
     },
     /// The recall timeout is not less than the lease, so that sessions would end by the lease
     /// first.
@@ -173,6 +208,94 @@ pub enum StartError {
     /// An address in use, or another network error.
     #[error(transparent)]
     Host(#[from] HostError),
+}
+
+/// Reason why an export keeps its size.
+#[derive(Debug, thiserror::Error)]
+pub enum ResizeError {
+    /// There is no such export.
+    #[error("no export {name:?} is there, but {}", list(.there))]
+    NoExport {
+        /// The name.
+        name: String,
+        /// The exports that are there.
+        there: Vec<String>,
+    },
+    /// The size is smaller than the minimum.
+    #[error("{} is too small: the least size of an export is {}", exact(*.asked), exact(MIN_MEMORY))]
+    TooLittle {
+        /// Requested size in bytes.
+        asked: u64,
+    },
+    /// The size is larger than the address space of the export.
+    #[error(
+        "{} is too much: the largest size is {}. A start with a larger one (--max-memory, max= of --export) raises \
+         it; a --memory-dir keeps the one that it was made with", exact(*.asked), exact(*.max)
+    )]
+    BeyondMax {
+        /// Requested size in bytes.
+        asked: u64,
+        /// The largest size.
+        max: u64,
+    },
+    /// More is in use.
+    #[error(
+        "it has files that need more: the least size is {} now{}", exact(.why.least), of_quarantine(.why.quarantined)
+    )]
+    TooSmall {
+        /// The least size.
+        why: TooSmall,
+    },
+    /// The machine has too little memory or space.
+    #[error(
+        "{} more are needed, but only {} of {} is available", byte_size::show(*.asked),
+        byte_size::show(.bound.bytes), .bound.what
+    )]
+    NotEnough {
+        /// Bytes needed in addition.
+        asked: u64,
+        /// The exhausted resource.
+        bound: MemoryBound,
+    },
+    /// The memory cannot be reserved.
+    #[error("{source}: {}", reserve_step(.source))]
+    Reserve {
+        /// The reason.
+        source: MemoryError,
+    },
+    /// An RDMA device has pinned the memory.
+    #[error(
+        "the server listens on an rdma: address, and the RDMA device has pinned the memory of the export"
+    )]
+    Pinned,
+}
+
+impl From<TooSmall> for ResizeError {
+    fn from(why: TooSmall) -> ResizeError {
+        ResizeError::TooSmall { why }
+    }
+}
+
+/// Returns a size that an option takes, without rounding.
+pub(super) fn exact(bytes: u64) -> String {
+    let unit = |bits: u32| bytes.is_multiple_of(1 << bits) && bytes > 0;
+    match () {
+        () if unit(30) => format!("{}G", bytes >> 30),
+        () if unit(20) => format!("{}M", bytes >> 20),
+        () if unit(10) => format!("{}K", bytes >> 10),
+        () => bytes.to_string(),
+    }
+}
+
+/// Returns the part of a message about space that becomes free by itself.
+pub(super) fn of_quarantine(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        bytes => format!(
+            "; {} of it come free when no client and no snapshot can reach them",
+            byte_size::show(bytes)
+        ),
+    }
 }
 
 /// Lists names for a message.

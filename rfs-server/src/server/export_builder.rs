@@ -6,10 +6,7 @@
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Instant};
 
-use rdmabox::{
-    Access, Domain, Host, HostError, Memory,
-    memory::{MemoryBound, available_memory},
-};
+use rdmabox::{Access, Address, Domain, Host, HostError, Memory, memory::MemoryBound};
 use rfs_proto::Identity;
 
 use super::{
@@ -18,18 +15,22 @@ use super::{
     export_config::ExportConfig,
     log_compactor::LogCompactor,
     prefault::{Prefault, Prefaulter},
-    running_export::Export,
+    running_export::{Export, ExportSize, check_bounds, is_memory},
     stores::{PoolStores, StoresError, start_drainer, start_fencer, start_newcomers, start_watch},
 };
 use crate::{
     coherence::alarm::Alarm,
     dispatch::{Dispatcher, RecoveredState},
-    memory_object::{object::Object, previous_clients::PreviousClients},
-    metadata::root::Root,
+    memory_object::{object::Object, previous_clients::PreviousClients, replay::State},
     service::{DEFAULT_LEASE, ExportRegions, ServedExport},
     session::access_mode::AccessMode,
     snapshots::{directory::Snapshots, restore::restore},
-    space::{account::Space, bytes::Bytes, eviction::Evictor, zeroer::Zeroer},
+    space::{
+        account::{Space, TooSmall},
+        bytes::Bytes,
+        eviction::Evictor,
+        zeroer::Zeroer,
+    },
 };
 
 /// Sources of an export's file system.
@@ -43,8 +44,7 @@ pub(super) struct Sources<'a> {
 /// An export whose memory is mapped.
 pub(super) struct BuiltExport {
     pub(super) lent: ServedExport,
-    space: Arc<Space>,
-    arena: Arc<Memory>,
+    size: ExportSize,
     object: Option<Arc<Object>>,
     stores: Option<Arc<PoolStores>>,
 }
@@ -57,23 +57,8 @@ impl BuiltExport {
         (config, from): (&Config, Sources<'_>),
         alarm: &Arc<Alarm>,
     ) -> Result<BuiltExport, StartError> {
-        let memory = |what: &str, len| -> Result<Arc<Memory>, StartError> {
-            let memory = Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?;
-            // Without a reservation, a page that cannot be allocated later kills the server.
-            if config.prefault != Prefault::Never {
-                memory.reserve()?;
-            }
-            Ok(Arc::new(memory))
-        };
         let Sources { object, snapshots, stores } = from;
-        let (arena, table) = match &object {
-            Some(object) => (Arc::clone(&object.arena), Arc::clone(&object.table)),
-            None => (memory("arena", export.arena_len())?, memory("table", export.table_len())?),
-        };
-        let sums = match &object {
-            Some(object) => object.sums.clone(),
-            None => config.checksum.then(|| memory("sums", export.sums_len())).transpose()?,
-        };
+        let (arena, table, sums) = memories(export, config, object.as_deref())?;
         let bytes = Bytes::new(Arc::clone(&arena), sums.clone());
         let reach = |domain, rights| reach(host, domain, rights, (&arena, &table, sums.as_ref()));
         let open = reach(Domain::default(), AccessMode::Write)?;
@@ -82,12 +67,12 @@ impl BuiltExport {
         let clock = Arc::clone(&config.clock);
         let persisted = snapshots.is_some();
         let restored = match snapshots {
-            Some(snapshots) => restored(snapshots, object.as_deref(), (&bytes, &table), config)?,
+            Some(snapshots) => restored(snapshots, object.as_deref(), (&bytes, &table), (config, export))?,
             None => None,
         };
         let dispatcher = match (&object, restored) {
             (_, Some(dispatcher)) => dispatcher,
-            (Some(object), None) => take_over(object, config, export.root)?,
+            (Some(object), None) => take_over(object, config, export)?,
             (None, None) => {
                 let space = Arc::new(new_space(bytes, stores.as_ref(), config)?);
                 // The table has a slot for the root; the configuration was checked.
@@ -98,10 +83,13 @@ impl BuiltExport {
         };
         let dispatcher = dispatcher.with_alarm(Arc::clone(alarm)).with_eviction(export.eviction);
         let dispatcher = if persisted { dispatcher.with_snapshots() } else { dispatcher };
-        let space = Arc::clone(dispatcher.space());
+        let size = export_size(dispatcher.space(), config, object.is_some());
+        if grows(export) {
+            fit(&size, export, object.as_deref())?;
+        }
         let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
         let lent = ServedExport { name, dispatcher, open, keyed };
-        Ok(BuiltExport { lent, space, arena, object, stores })
+        Ok(BuiltExport { lent, size, object, stores })
     }
 
     /// Starts the threads of the export. `all`: the dispatchers of all exports. `previous_clients`:
@@ -136,12 +124,13 @@ impl BuiltExport {
             log_compactor: self.object.as_ref().map(|_| log_compactor()).transpose()?,
             object: self.object.clone(),
             name: self.lent.name.clone(),
+            size: self.size.clone(),
             evictor: self.start_evictor().map_err(StartError::Thread)?,
-            _zeroer: Zeroer::start(&self.space).map_err(StartError::Thread)?,
+            _zeroer: Zeroer::start(&self.size.space).map_err(StartError::Thread)?,
             _store_watch: watch.transpose().map_err(StartError::Thread)?,
             _fencer: fencer.transpose().map_err(StartError::Thread)?,
             stores: self.stores.clone(),
-            _prefaulter: Prefaulter::start(&self.arena, config.prefault, Arc::clone(all))
+            _prefaulter: Prefaulter::start(&self.size.space, config.prefault, Arc::clone(all))
                 .map_err(StartError::Thread)?,
             dispatcher: Arc::clone(&self.lent.dispatcher),
         })
@@ -154,6 +143,68 @@ impl BuiltExport {
         let dispatcher = Arc::clone(&self.lent.dispatcher);
         let start = |eviction| Evictor::start(eviction, move || dispatcher.evictions().run());
         self.lent.dispatcher.eviction().map(start).transpose()
+    }
+}
+
+/// Returns true if the export can be larger than it is at the start.
+fn grows(export: &ExportConfig) -> bool {
+    export.arena_len() > export.size()
+}
+
+/// Arena, table and checksums.
+type Memories = (Arc<Memory>, Arc<Memory>, Option<Arc<Memory>>);
+
+/// Returns the memory of an export: that of the memory object, or new memory.
+fn memories(export: &ExportConfig, config: &Config, object: Option<&Object>) -> Result<Memories, StartError> {
+    if let Some(object) = object {
+        return Ok((Arc::clone(&object.arena), Arc::clone(&object.table), object.sums.clone()));
+    }
+    let memory = |what: &str, len, is_whole: bool| -> Result<Arc<Memory>, StartError> {
+        let memory = Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?;
+        // Without a reservation, a page that cannot be allocated later kills the server.
+        if is_whole && config.prefault != Prefault::Never {
+            memory.reserve()?;
+        }
+        Ok(Arc::new(memory))
+    };
+    let sums = config.checksum.then(|| memory("sums", export.sums_len(), true)).transpose()?;
+    let arena = memory("arena", export.arena_len(), !grows(export))?;
+    Ok((arena, memory("table", export.table_len(), true)?, sums))
+}
+
+/// Returns what changes the size of an export.
+fn export_size(space: &Arc<Space>, config: &Config, is_object: bool) -> ExportSize {
+    let is_rdma = |address: &Address| matches!(address, Address::Rdma { .. });
+    ExportSize {
+        space: Arc::clone(space),
+        reserves: is_object || config.prefault != Prefault::Never,
+        memory_dir: config.memory_dir.clone(),
+        is_pinned: config.listen.iter().any(is_rdma),
+    }
+}
+
+/// Gives an export that can grow the size that it has at the start, and reserves its memory.
+fn fit(of: &ExportSize, export: &ExportConfig, object: Option<&Object>) -> Result<(), StartError> {
+    let fitted = of.space.resize(export.size(), |_| Ok(()));
+    fitted.map_err(|TooSmall { least, quarantined }| too_small(export, least, quarantined))?;
+    if !of.reserves {
+        return Ok(());
+    }
+    of.space.reserve().map_err(|source| match object {
+        Some(object) => StartError::Reserve { path: object.path().to_owned(), source },
+        None => StartError::Memory(source),
+    })
+}
+
+fn too_small(export: &ExportConfig, least: u64, quarantined: u64) -> StartError {
+    StartError::TooSmall { name: export.name.clone(), asked: export.size(), least, quarantined }
+}
+
+/// Checks that the files of a state fit in an export, before anything is changed.
+fn check_files(state: &State, export: &ExportConfig) -> Result<(), StartError> {
+    match RecoveredState::bytes_of_files(state) {
+        used if used > export.size() && grows(export) => Err(too_small(export, used, 0)),
+        _ => Ok(()),
     }
 }
 
@@ -191,13 +242,14 @@ fn reach(
 }
 
 /// Returns the file system of a memory object.
-fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher, StartError> {
+fn take_over(object: &Object, config: &Config, export: &ExportConfig) -> Result<Dispatcher, StartError> {
     let begin = Instant::now();
     let (header, kept) = (object.header(), RecoveredState::of(object)?);
+    kept.state.as_ref().map_or(Ok(()), |state| check_files(state, export))?;
     let (starts, inodes) = (kept.starts, kept.state.as_ref().map(|state| state.inodes.len()));
     let bytes = Bytes::new(Arc::clone(&object.arena), object.sums.clone());
     let memory = (bytes, Arc::clone(&object.table));
-    let dispatcher = Dispatcher::kept(memory, config.zeroing, root, Arc::clone(&config.clock), kept)
+    let dispatcher = Dispatcher::kept(memory, config.zeroing, export.root, Arc::clone(&config.clock), kept)
         .map_err(|source| StartError::Damage { path: object.path().to_owned(), source })?
         .with_memory(Identity(header.identity.to_be_bytes()), starts);
     if let Some(inodes) = inodes {
@@ -213,7 +265,7 @@ fn restored(
     snapshots: &mut Snapshots,
     object: Option<&Object>,
     memory: (&Bytes, &Arc<Memory>),
-    config: &Config,
+    (config, export): (&Config, &ExportConfig),
 ) -> Result<Option<Dispatcher>, StartError> {
     let begin = Instant::now();
     if let Some(object) = object.filter(|object| object.header().starts > 0) {
@@ -234,6 +286,7 @@ fn restored(
     let Some(contents) = snapshots.newest()? else { return Ok(None) };
     let (number, inodes) = (contents.header.number, contents.state.inodes.len());
     let path = snapshots.file(number);
+    check_files(&contents.state, export)?;
     let (log, dirt) = match object {
         Some(object) => (Some(object.log()?.0), Some(object.dirt())),
         None => (None, None),
@@ -255,40 +308,28 @@ fn restored(
 }
 
 /// Reserves the space of the objects of a directory in its file system. First checks that there is
-/// enough, because the kernel kills processes before it refuses memory.
-pub(super) fn reserve(path: &Path, objects: &[&Object]) -> Result<(), StartError> {
-    let asked = objects.iter().map(|object| object.len.saturating_sub(object.present)).sum();
-    let mut bounds = Vec::new();
-    if let Ok(there) = rustix::fs::statvfs(path) {
-        let bytes = there.f_bavail.saturating_mul(there.f_frsize);
-        bounds.push(MemoryBound { bytes, what: format!("space in --memory-dir {}", path.display()) });
-    }
-    if is_memory(path) {
-        bounds.extend(available_memory());
-    } else {
+/// enough, because the kernel kills processes before it refuses memory. The arena of an export that
+/// can grow is reserved when it is known which parts of it files have.
+pub(super) fn reserve(path: &Path, objects: &[(&Object, &ExportConfig)]) -> Result<(), StartError> {
+    let each = |(object, export): &(&Object, &ExportConfig)| {
+        let needed = object.len - (export.arena_len() - export.size());
+        needed.saturating_sub(object.present)
+    };
+    let asked = objects.iter().map(each).sum();
+    if !is_memory(path) {
         log::warn!(
             "--memory-dir {}: not on a tmpfs or hugetlbfs, so the kernel writes the memory to a disk: use a directory \
              on a tmpfs, such as /dev/shm",
             path.display()
         );
     }
-    if let Some(bound) =
-        bounds.into_iter().filter(|bound| bound.bytes < asked).min_by_key(|bound| bound.bytes)
-    {
-        return Err(StartError::NotEnough { asked, bound });
-    }
-    for object in objects {
-        object.reserve().map_err(|source| StartError::Reserve { path: object.path().to_owned(), source })?;
+    check_bounds(Some(path), asked).map_err(|bound| StartError::NotEnough { asked, bound })?;
+    for (object, export) in objects {
+        object
+            .reserve(!grows(export))
+            .map_err(|source| StartError::Reserve { path: object.path().to_owned(), source })?;
     }
     Ok(())
-}
-
-/// Returns true if a file system keeps its files in memory.
-fn is_memory(path: &Path) -> bool {
-    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
-    const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58f6;
-    let magics = [TMPFS_MAGIC, HUGETLBFS_MAGIC];
-    rustix::fs::statfs(path).is_ok_and(|system| magics.contains(&system.f_type))
 }
 
 /// Returns a random identity.

@@ -25,7 +25,9 @@ pub struct ExportConfig {
     pub name: String,
     /// Size in bytes; rounded down to whole blocks.
     pub memory: u64,
-    /// Maximum number of inodes. Default: one per 16 KiB, at least 1024.
+    /// The largest size that it can be grown to, in bytes. `None`: `memory`.
+    pub max: Option<u64>,
+    /// Maximum number of inodes. Default: one per 16 KiB of the largest size, at least 1024.
     pub inodes: Option<u32>,
     /// The root directory.
     pub root: Root,
@@ -37,12 +39,21 @@ impl ExportConfig {
     /// Returns the number of inodes, including the root directory.
     pub fn inode_count(&self) -> u32 {
         self.inodes
-            .unwrap_or_else(|| u32::try_from(self.memory / BYTES_PER_INODE).unwrap_or(u32::MAX).max(1024))
+            .unwrap_or_else(|| u32::try_from(self.largest() / BYTES_PER_INODE).unwrap_or(u32::MAX).max(1024))
     }
 
-    /// Returns the size of the arena in bytes.
-    pub fn arena_len(&self) -> u64 {
+    /// Returns the size in bytes: whole blocks.
+    pub fn size(&self) -> u64 {
         self.memory / BLOCK * BLOCK
+    }
+
+    /// Returns the size of the arena in bytes: the largest size of the export.
+    pub fn arena_len(&self) -> u64 {
+        self.largest() / BLOCK * BLOCK
+    }
+
+    fn largest(&self) -> u64 {
+        self.max.unwrap_or(self.memory)
     }
 
     /// Returns the shape of the export's memory object.
@@ -62,13 +73,15 @@ impl ExportConfig {
 }
 
 /// An export on the command line:
-/// `NAME=SIZE[,inodes=N][,root-mode=MODE][,evict=lru][,ttl=SECONDS]`.
+/// `NAME=SIZE[,max=SIZE][,inodes=N][,root-mode=MODE][,evict=lru][,ttl=SECONDS]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportArg {
     /// Name of the export.
     pub name: String,
     /// Size in bytes.
     pub memory: u64,
+    /// The largest size, if given.
+    pub max: Option<u64>,
     /// Number of inodes, if given.
     pub inodes: Option<u32>,
     /// Permissions of the root directory, if given.
@@ -90,12 +103,15 @@ impl ExportArg {
             .ok_or_else(|| format!("invalid export {text:?}: expected NAME=SIZE, such as scratch=4g"))?;
         let memory = byte_size::parse(memory).map_err(|e| e.to_string())?;
         let (name, eviction) = (parse_name(name)?, EvictionPolicy::default());
-        let mut export = ExportArg { name, memory, inodes: None, root_mode: None, eviction };
+        let mut export = ExportArg { name, memory, max: None, inodes: None, root_mode: None, eviction };
         for part in parts {
             match part.split_once('=') {
                 Some(("inodes", count)) => {
                     let count = count.parse().ok().filter(|count| *count > 0);
                     export.inodes = Some(count.ok_or_else(|| format!("{part:?}: at least one inode"))?);
+                }
+                Some(("max", size)) => {
+                    export.max = Some(byte_size::parse(size).map_err(|e| format!("{part:?}: {e}"))?);
                 }
                 Some(("root-mode", mode)) => export.root_mode = Some(parse_mode(mode)?),
                 _ if export
@@ -103,7 +119,7 @@ impl ExportArg {
                     .parse(part)
                     .map_err(|why| format!("export {:?}: {why}", export.name))? => {}
                 _ => {
-                    let has = "an export has inodes=N, root-mode=MODE, evict=lru and ttl=SECONDS";
+                    let has = "an export has max=SIZE, inodes=N, root-mode=MODE, evict=lru and ttl=SECONDS";
                     return Err(format!("{part:?}: {has}"));
                 }
             }
@@ -148,6 +164,7 @@ mod tests {
         let export = |inodes, root_mode| ExportArg {
             name: "a".into(),
             memory: 2 << 20,
+            max: None,
             inodes,
             root_mode,
             eviction: none,
@@ -157,7 +174,9 @@ mod tests {
         assert_eq!(ExportArg::parse("a=2M,evict=lru,inodes=7,ttl=9"), Ok(cache));
         let message = ExportArg::parse("kv=2M,evict=lfu").unwrap_err();
         assert!(message.contains("\"kv\"") && message.contains("evict=lru"), "{message}");
+        let growing = ExportArg { max: Some(8 << 20), ..export(None, None) };
         for (text, parsed) in [
+            ("a=2M,max=8M", growing),
             ("a=2M", export(None, None)),
             ("a=2M,inodes=7", export(Some(7), None)),
             ("a=2M,root-mode=1777,inodes=7", export(Some(7), Some(0o1777))),
@@ -172,6 +191,7 @@ mod tests {
             "a=lots",
             "a=2M,",
             "a=2M,inodes=0",
+            "a=2M,max=lots",
             "a=2M,root-mode=9",
             "a=2M,size=1",
             "a=2M,b=2M",
@@ -188,6 +208,7 @@ mod tests {
         let export = |memory, inodes| ExportConfig {
             name: "a".into(),
             memory,
+            max: None,
             inodes,
             root,
             eviction: EvictionPolicy::default(),
@@ -197,5 +218,7 @@ mod tests {
         assert_eq!(export(u64::MAX, None).inode_count(), u32::MAX);
         let small = export((1 << 20) + 1, Some(3));
         assert_eq!((small.table_len(), small.arena_len()), (3 * 128, 1 << 20));
+        let growing = ExportConfig { max: Some((4 << 30) + 1), ..export((1 << 20) + 1, None) };
+        assert_eq!((growing.inode_count(), growing.size(), growing.arena_len()), (262_144, 1 << 20, 4 << 30));
     }
 }

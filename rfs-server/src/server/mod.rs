@@ -59,13 +59,13 @@ use crate::{
     },
 };
 pub use config::Config;
-pub use error::{ShutdownError, StartError};
+pub use error::{ResizeError, ShutdownError, StartError};
 use export_builder::{BuiltExport, Sources, reserve};
 pub use export_config::ExportConfig;
 use new_directories::NewDirectories;
 pub use prefault::Prefault;
 use recall_timeout::RecallTimeout;
-use running_export::Export;
+use running_export::{Export, check_limits, differ_in_sizes_only, resize_one};
 use status::ObservedExport;
 pub use status::{PoolStatus, ServerStatus, StatusSource};
 use stores::{PoolStores, StoresError};
@@ -82,6 +82,8 @@ pub struct Server {
     _session_reaper: SessionReaper,
     snapshotter: Option<Snapshotter>,
     exports: Vec<Export>,
+    /// Configuration of the exports at the start.
+    asked: Vec<ExportConfig>,
     /// If set, shutdown does not wait for the last snapshots.
     hurry: Arc<AtomicBool>,
     service: Arc<FileService>,
@@ -162,6 +164,7 @@ impl Server {
             _session_reaper: session_reaper,
             snapshotter: snapshotter.transpose().map_err(StartError::Thread)?,
             exports,
+            asked,
             hurry: Arc::default(),
             service,
             _store: store,
@@ -179,6 +182,7 @@ impl Server {
         let observed = |export: &Export| ObservedExport {
             name: export.name.clone(),
             dispatcher: Arc::clone(&export.dispatcher),
+            size: export.size.clone(),
             snapshots: self.snapshot_records.get(&export.name).cloned(),
         };
         StatusSource {
@@ -255,6 +259,38 @@ impl Server {
     /// Returns the names and totals of all exports, in configuration order.
     pub fn exports(&self) -> impl Iterator<Item = (&str, StatFs)> {
         self.exports.iter().map(|export| (export.name.as_str(), export.dispatcher.statfs()))
+    }
+
+    /// Changes the size of an export, rounded down to whole blocks. Returns the old and the new
+    /// size of the server's own memory for it.
+    ///
+    /// Clients go on meanwhile. The size is that of the configuration again after a restart.
+    ///
+    /// # Errors
+    /// Why not, such as files that need more. The size is unchanged.
+    pub fn resize(&self, export: &str, size: u64) -> Result<(u64, u64), ResizeError> {
+        let exports = self.exports.iter().map(|export| (export.name.as_str(), &export.size));
+        resize_one(exports, export, size)
+    }
+
+    /// Gives exports the sizes of another configuration. Returns false, without a change, if it
+    /// differs in more than sizes.
+    ///
+    /// # Errors
+    /// The first export that keeps its size, and why. Exports before it have their new size.
+    pub fn resize_exports(&self, wanted: &[ExportConfig]) -> Result<bool, String> {
+        if !differ_in_sizes_only(&self.asked, wanted) {
+            return Ok(false);
+        }
+        for export in wanted {
+            let (old, new) = self
+                .resize(&export.name, export.size())
+                .map_err(|why| format!("export {:?} keeps its size: {why}", export.name))?;
+            if old != new {
+                log::info!("export {:?}: {} -> {}", export.name, byte_size::show(old), byte_size::show(new));
+            }
+        }
+        Ok(true)
     }
 
     /// Changes the time between two snapshots. `None`: only on request and when the server stops.
@@ -371,6 +407,8 @@ fn open_directories(
 ) -> Result<(Option<ObjectStore>, Option<SnapshotDirectory>), StartError> {
     let store = config.memory_dir.as_deref().map(ObjectStore::open).transpose()?;
     check_memory(config, available_memory())?;
+    let largest = config.exports().iter().map(ExportConfig::arena_len).max().unwrap_or_default();
+    check_limits(largest).map_err(|bound| StartError::NotEnough { asked: largest, bound })?;
     let open = |persist: &config::Persist| SnapshotDirectory::open(&persist.dir);
     let snapshots = config.persist.as_ref().map(open).transpose()?;
     check_names(config, asked, (store.as_ref(), snapshots.as_ref()))?;
@@ -423,8 +461,9 @@ fn open_sources(
         found.push((object.transpose()?, snapshots.transpose()?));
     }
     if let Some(path) = &config.memory_dir {
-        let objects: Vec<_> = found.iter().filter_map(|(object, _)| object.as_deref()).collect();
-        reserve(path, &objects)?;
+        let objects = found.iter().zip(exports);
+        let objects = objects.filter_map(|((object, _), export)| Some((object.as_deref()?, export)));
+        reserve(path, &objects.collect::<Vec<_>>())?;
     }
     Ok(found)
 }
@@ -469,7 +508,7 @@ fn within(limit: Option<Duration>, end: impl FnOnce() + Send + 'static) -> bool 
 pub(crate) fn check_memory(config: &Config, bound: Option<MemoryBound>) -> Result<(), StartError> {
     let each = |export: &ExportConfig| {
         let sums = if config.checksum { export.sums_len() } else { 0 };
-        export.arena_len().saturating_add(export.table_len()).saturating_add(sums)
+        export.size().saturating_add(export.table_len()).saturating_add(sums)
     };
     let exports = if config.memory_dir.is_some() { Vec::new() } else { config.exports() };
     let asked = exports.iter().map(each).fold(config.lent_to_pagers, u64::saturating_add);

@@ -21,13 +21,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::Memory;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::dispatch::Dispatcher;
+use crate::{
+    dispatch::Dispatcher,
+    space::{account::Space, alloc::range::Range},
+};
 
 /// Bytes per step, about a millisecond. A stop waits for the current step.
-const STEP: usize = 2 << 20;
+const STEP: u64 = 2 << 20;
 
 /// Mean interval of requests below which they count as many: a fifth of the rate of two processors,
 /// and more than data transfers cause.
@@ -62,7 +64,7 @@ pub(crate) struct Prefaulter {
 impl Prefaulter {
     /// Starts the thread, or allocates everything at once.
     pub(crate) fn start(
-        memory: &Arc<Memory>,
+        space: &Arc<Space>,
         when: Prefault,
         server: impl Load + Send + 'static,
     ) -> io::Result<Prefaulter> {
@@ -70,18 +72,18 @@ impl Prefaulter {
         let thread = match when {
             Prefault::Never => None,
             Prefault::First => {
-                steps(memory).for_each(|(start, len)| memory.populate(start, len));
+                steps(space).for_each(|step| space.populate(step));
                 None
             }
             Prefault::Background => {
-                let (memory, stop) = (Arc::clone(memory), Arc::clone(&stop));
+                let (space, stop) = (Arc::clone(space), Arc::clone(&stop));
                 let work = move || {
                     // For this thread alone. Without the permission, the thread keeps the usual
                     // priority.
                     if let Err(e) = rustix::process::setpriority_process(None, 19) {
                         log::debug!("priority: {e}");
                     }
-                    populate(&memory, &stop, &server, thread::park_timeout);
+                    populate(&space, &stop, &server, thread::park_timeout);
                 };
                 Some(thread::Builder::new().name("rfs-prefault".into()).spawn(work)?)
             }
@@ -119,20 +121,20 @@ impl Load for Arc<[Arc<Dispatcher>]> {
     }
 }
 
-/// Splits a memory into steps: start and length.
-fn steps(memory: &Memory) -> impl Iterator<Item = (usize, usize)> {
-    let len = memory.len();
-    (0..len).step_by(STEP).map(move |start| (start, STEP.min(len - start)))
+/// Splits the arena into steps.
+fn steps(space: &Space) -> impl Iterator<Item = Range> {
+    let len = space.bytes().len();
+    (0..len).step_by(STEP as usize).map(move |start| Range { start, len: STEP.min(len - start) })
 }
 
-fn populate(memory: &Memory, stop: &AtomicBool, server: &impl Load, wait: impl Fn(Duration)) {
+fn populate(space: &Space, stop: &AtomicBool, server: &impl Load, wait: impl Fn(Duration)) {
     let (mut since, mut before) = (Instant::now(), server.calls());
-    for (start, len) in steps(memory) {
+    for step in steps(space) {
         if stop.load(Ordering::Relaxed) {
             return;
         }
         let begin = own_time();
-        memory.populate(start, len);
+        space.populate(step);
         let took = own_time().saturating_sub(begin);
         let (now, all) = (Instant::now(), server.calls());
         let pause = pause(took, server.exports(), now - since, all.saturating_sub(before));
@@ -163,7 +165,15 @@ mod tests {
         sync::atomic::AtomicU64,
     };
 
+    use rdmabox::Memory;
+
     use super::*;
+    use crate::space::account::Zeroing;
+
+    fn new(len: u64) -> (Arc<Memory>, Arc<Space>) {
+        let memory = Arc::new(Memory::shared("test", len as usize).unwrap());
+        (Arc::clone(&memory), Arc::new(Space::new(memory, Zeroing::Inline)))
+    }
 
     fn present(memory: &Memory) -> u64 {
         let file = std::fs::File::from(memory.fd().unwrap().as_fd().try_clone_to_owned().unwrap());
@@ -196,11 +206,11 @@ mod tests {
 
     #[test]
     fn memory_is_allocated_by_the_mode_and_keeps_its_bytes() {
-        const LEN: usize = 20 << 20;
-        for (when, expected) in [(Prefault::Never, 4096), (Prefault::First, LEN as u64)] {
-            let memory = Arc::new(Memory::shared("test", LEN).unwrap());
+        const LEN: u64 = 20 << 20;
+        for (when, expected) in [(Prefault::Never, 4096), (Prefault::First, LEN)] {
+            let (memory, space) = new(LEN);
             memory.write(5, b"kept");
-            let _prefaulter = Prefaulter::start(&memory, when, called(0, 0)).unwrap();
+            let _prefaulter = Prefaulter::start(&space, when, called(0, 0)).unwrap();
             assert_eq!(present(&memory), expected);
             let mut bytes = [0; 4];
             memory.read(5, &mut bytes);
@@ -210,8 +220,8 @@ mod tests {
 
     #[test]
     fn the_background_thread_allocates_everything() {
-        let memory = Arc::new(Memory::shared("test", 1 << 20).unwrap());
-        let prefaulter = Prefaulter::start(&memory, Prefault::Background, called(0, 0)).unwrap();
+        let (memory, space) = new(1 << 20);
+        let prefaulter = Prefaulter::start(&space, Prefault::Background, called(0, 0)).unwrap();
         while present(&memory) < 1 << 20 {
             std::thread::yield_now();
         }
@@ -220,23 +230,23 @@ mod tests {
 
     #[test]
     fn a_stop_waits_for_the_current_step() {
-        let memory = Memory::shared("test", 3 * STEP).unwrap();
+        let (memory, space) = new(3 * STEP);
         // One reading before the first step, and one after each.
         let server = called(0, 3);
-        populate(&memory, &server.stop, &server, |_| panic!("no request came"));
-        assert_eq!(present(&memory), 2 * STEP as u64);
+        populate(&space, &server.stop, &server, |_| panic!("no request came"));
+        assert_eq!(present(&memory), 2 * STEP);
     }
 
     #[test]
     fn it_pauses_after_each_step_while_there_are_many_requests() {
-        let memory = Memory::shared("test", 3 * STEP - 4096).unwrap();
+        let (memory, space) = new(3 * STEP - 4096);
         let server = called(1 << 40, 0);
         let waits = AtomicU64::new(0);
-        populate(&memory, &server.stop, &server, |pause| {
+        populate(&space, &server.stop, &server, |pause| {
             assert!(!pause.is_zero() && pause <= LONGEST);
             waits.fetch_add(1, Ordering::Relaxed);
         });
-        assert_eq!((present(&memory), waits.into_inner()), (3 * STEP as u64 - 4096, 3));
+        assert_eq!((present(&memory), waits.into_inner()), (3 * STEP - 4096, 3));
     }
 
     #[test]

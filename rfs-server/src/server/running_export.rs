@@ -3,6 +3,8 @@
 //! # Concurrency
 //! As the server.
 
+mod size;
+
 use std::sync::Arc;
 
 use super::{
@@ -16,10 +18,13 @@ use crate::{
     space::{eviction::Evictor, zeroer::Zeroer},
 };
 
+pub(super) use size::{ExportSize, check_bounds, check_limits, differ_in_sizes_only, is_memory, resize_one};
+
 /// An export and its threads.
 #[derive(Debug)]
 pub(super) struct Export {
     pub(super) name: String,
+    pub(super) size: ExportSize,
     pub(super) evictor: Option<Evictor>,
     pub(super) _prefaulter: Prefaulter,
     pub(super) _zeroer: Zeroer,

@@ -25,7 +25,7 @@ pub enum RestoreError {
     /// The snapshot is of a larger memory.
     #[error(
         "the snapshot needs {} bytes and {inodes} inodes, but the export has {lent} bytes and {slots} inodes: raise \
-         --memory, --inodes or --export", .arena
+         --memory or --max-memory, --inodes, or those of --export", .arena
     )]
     Larger {
         /// Arena size of the snapshot in bytes.

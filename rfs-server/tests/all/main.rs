@@ -23,6 +23,7 @@ mod memory {
     mod limits;
     mod ownership;
     mod reserve;
+    mod resize;
     mod restart;
     mod snapshots;
     mod truncation;

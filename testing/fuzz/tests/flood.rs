@@ -11,7 +11,14 @@ use rfs_server::{Config, ExportConfig, Server, dispatch::Root};
 
 fn export(name: &str) -> ExportConfig {
     let root = Root { perm: 0o755, uid: 0, gid: 0 };
-    ExportConfig { name: name.into(), memory: 16 << 20, inodes: None, root, eviction: Default::default() }
+    ExportConfig {
+        name: name.into(),
+        memory: 16 << 20,
+        max: None,
+        inodes: None,
+        root,
+        eviction: Default::default(),
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ fn lender() -> Lender {
         let export = |name: &str, blocks, inodes| ExportConfig {
             name: name.into(),
             memory: blocks * BLOCK,
+            max: None,
             inodes: Some(inodes),
             root: config.root,
             eviction: Default::default(),

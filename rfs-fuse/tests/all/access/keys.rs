@@ -51,6 +51,7 @@ impl Fixture {
             let export = |name: &str| ExportConfig {
                 name: name.into(),
                 memory: 8 * MIB,
+                max: None,
                 inodes: Some(100),
                 root,
                 eviction: Default::default(),

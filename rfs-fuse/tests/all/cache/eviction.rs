@@ -30,7 +30,8 @@ const LRU: EvictionPolicy = EvictionPolicy { by_use: true, ttl: None };
 
 fn configure(config: &mut Config, memory: u64, eviction: EvictionPolicy) {
     let root = config.root;
-    config.exports = vec![ExportConfig { name: "kv".into(), memory, inodes: None, root, eviction }];
+    config.exports =
+        vec![ExportConfig { name: "kv".into(), memory, max: None, inodes: None, root, eviction }];
     config.fencing = Fencing::new(Some(Duration::from_secs(4)), true);
 }
 

@@ -114,6 +114,7 @@ fn an_exclusive_mount_does_not_affect_other_exports() {
         let export = |name: &str| ExportConfig {
             name: name.into(),
             memory: 4 * MIB,
+            max: None,
             inodes: None,
             root,
             eviction: Default::default(),

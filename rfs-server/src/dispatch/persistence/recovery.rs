@@ -88,6 +88,15 @@ impl RecoveredState {
         let (log, dirt) = (Some(log), Some(object.dirt()));
         Ok(RecoveredState { log, state, dirt, starts: header.starts + 1, clean: header.clean })
     }
+
+    /// Returns the bytes of space that the files of a state have.
+    pub fn bytes_of_files(state: &State) -> u64 {
+        let of = |inode: &Inode| match &inode.body {
+            Body::File(map) => map.extents().map(|extent| extent.len).sum(),
+            _ => 0u64,
+        };
+        state.inodes.values().map(of).fold(0, u64::saturating_add)
+    }
 }
 
 /// Why the state makes no file system.

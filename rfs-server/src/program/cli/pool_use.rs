@@ -20,7 +20,7 @@ pub struct PoolArguments {
     /// memory is lost when it ends. Needs --memory and --pool-key
     #[arg(long, group = "pool_use", requires_all = ["memory", "pool_key"], conflicts_with_all = ["store_at",
         "pool", "memory_dir", "checksum", "persist", "exports", "keys", "allow_without_keys", "tls_cert",
-        "metrics", "inodes", "socket_mode", "socket_group"])]
+        "metrics", "inodes", "max_memory", "socket_mode", "socket_group"])]
     pub store: bool,
 
     /// Use the memory of these stores, too: addresses of running `rfs-server --store`, separated by

@@ -182,12 +182,15 @@ fn exports_take_the_place_of_memory() {
     let export = |name: &str, memory: u64, inodes, perm| ExportConfig {
         name: name.into(),
         memory: memory << 20,
+        max: None,
         inodes,
         root: root(perm),
         eviction: Default::default(),
     };
     assert_eq!(exports, [export("a", 2, None, 0o755), export("b", 3, Some(9), 0o1777)]);
-    for rest in ["--memory=1G", "--inodes=7", "--name=x", "--root-mode=700"] {
+    let growing = args(&["--memory=1G", "--max-memory=4G"]).unwrap().into_config().exports();
+    assert_eq!(growing[0].max, Some(4 << 30));
+    for rest in ["--memory=1G", "--max-memory=1G", "--inodes=7", "--name=x", "--root-mode=700"] {
         assert!(args(&["--export=a=2M", rest]).is_err(), "{rest}");
     }
 }

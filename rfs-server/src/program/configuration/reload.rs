@@ -78,6 +78,8 @@ fn apply(server: &Server, new: &NewOptions<Cli>, change: &Change) -> Result<bool
             logging::set_format(cli.log_format);
             Ok(true)
         }
+        // Their values of the command line and of the file are in the new options, too.
+        "memory" | "export" => server.resize_exports(&cli.clone().into_config().exports()),
         "persist-every" if cli.snapshots.persist.is_some() => {
             Ok(server.set_snapshot_interval(cli.snapshots.persist_every.interval()))
         }

@@ -23,7 +23,10 @@ use crate::{
         Dispatcher, EvictionActivity,
         stats::{Activity, HeldBack, LockWait, Scrub, SessionActivity},
     },
-    server::stores::PoolStores,
+    server::{
+        running_export::{ExportSize, resize_one},
+        stores::PoolStores,
+    },
     service::FileService,
     session::{access_mode::AccessMode, client_table::SessionClient},
     snapshots::record::{NewestSnapshot, SnapshotHistory, SnapshotRecord},
@@ -35,6 +38,7 @@ use crate::{
 pub(in crate::server) struct ObservedExport {
     pub(in crate::server) name: String,
     pub(in crate::server) dispatcher: Arc<Dispatcher>,
+    pub(in crate::server) size: ExportSize,
     pub(in crate::server) snapshots: Option<SnapshotRecord>,
 }
 
@@ -124,6 +128,15 @@ impl StatusSource {
         Ok((number, lost.files))
     }
 
+    /// Changes the size of an export. Returns the old and the new size.
+    ///
+    /// # Errors
+    /// Why not, in words for people. The size is unchanged.
+    pub fn resize(&self, export: &str, size: u64) -> Result<(u64, u64), String> {
+        let exports = self.exports.iter().map(|export| (export.name.as_str(), &export.size));
+        resize_one(exports, export, size).map_err(|error| error.to_string())
+    }
+
     fn pool_and_space(&self) -> Option<(&PoolStores, &Space)> {
         Some((self.pool.as_deref()?, self.exports.first()?.dispatcher.space()))
     }
@@ -142,6 +155,7 @@ impl ObservedExport {
         ExportStatus {
             name: self.name.clone(),
             size_bytes: totals.blocks * BLOCK,
+            max_bytes: self.size.max(),
             free_bytes: totals.blocks_free * BLOCK,
             quarantined_bytes: activity.space.quarantined,
             dirty_bytes: activity.space.dirty,

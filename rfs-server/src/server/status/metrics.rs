@@ -35,6 +35,8 @@ impl ServerStatus {
 
     fn add_space(&self, metrics: &mut Exposition) {
         self.each(metrics, "export_size_bytes", "Size for file data.", |e| e.size_bytes);
+        let help = "Largest size of the own memory for file data.";
+        self.each(metrics, "export_max_bytes", help, |e| e.max_bytes);
         self.each(metrics, "export_free_bytes", "Bytes that files can still get.", |e| e.free_bytes);
         let help = "Freed bytes that a client may still reach.";
         self.each(metrics, "export_quarantined_bytes", help, |e| e.quarantined_bytes);

@@ -51,6 +51,8 @@ pub struct ExportStatus {
     pub name: String,
     /// Size for file data.
     pub size_bytes: u64,
+    /// Largest size of the server's own memory for file data, without stores.
+    pub max_bytes: u64,
     /// Bytes that files can still get, as df(1) shows them.
     pub free_bytes: u64,
     /// Freed bytes that a client may still reach.

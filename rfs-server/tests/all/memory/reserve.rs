@@ -103,6 +103,29 @@ fn a_tmpfs_that_fills_later_does_not_affect_the_server() {
     }
 }
 
+/// Catches a reservation of the largest size instead of the size: a tmpfs that is too small for it
+/// does not matter before the export grows.
+#[test]
+fn a_tmpfs_has_to_hold_the_size_and_not_the_largest_size() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let args = ["--memory=16M", "--max-memory=1G", "--inodes=5000"];
+    let server = Running::start(&mut on_tmpfs(directory, "48m", ":", &args));
+    let resize = |size: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));
+        program::piped(command.args(["resize", "rfs", size]).arg(directory.join("socket")));
+        command.output().unwrap()
+    };
+    program::fails(&resize("128M"), "rfs-server resize: ", &["112 MiB more", "space in --memory-dir"]);
+    assert_eq!(resize("24M").status.code(), Some(0));
+    let client = connect(directory);
+    let attr = client.create(b"large").attr;
+    let request = |len| Request::Allocate { ino: attr.ino, offset: 0, len };
+    assert_eq!(client.ask(request((24 << 20) + 1)), Reply::Error(Errno::ENOSPC));
+    assert!(matches!(client.ask(request(24 << 20)), Reply::Layout(_)));
+    drop(server);
+}
+
 /// If there is too little space, the server leaves no file.
 #[test]
 fn too_little_space_is_reported_at_the_start() {

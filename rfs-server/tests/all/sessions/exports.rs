@@ -23,6 +23,7 @@ fn start(directory: &tempfile::TempDir) -> Server {
         let export = |name: &str, blocks, inodes| ExportConfig {
             name: name.into(),
             memory: blocks * BLOCK,
+            max: None,
             inodes: Some(inodes),
             root: config.root,
             eviction: Default::default(),

@@ -43,6 +43,7 @@ impl Fixture {
             let export = |name: &str| ExportConfig {
                 name: name.into(),
                 memory: 4 << 20,
+                max: None,
                 inodes: Some(100),
                 root,
                 eviction: Default::default(),
