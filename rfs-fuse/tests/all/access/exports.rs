@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use crate::common::{Lender, directory, program, providers};
+use crate::common::{Lender, Over, directory, program, providers};
 use rfs_server::ExportConfig;
 use rustix::{fs::statvfs, io::Errno};
 
@@ -60,6 +60,39 @@ fn a_full_export_does_not_affect_another_export() {
         fs::create_dir(small.path("e")).expect("made");
         assert_eq!(totals(&large.point), (1024, 1024, 100, 99));
         [small, large, first].into_iter().for_each(crate::common::Mount::unmount);
+    }
+}
+
+/// Catches a kernel that keeps the old totals, a write that goes on failing after the export has
+/// grown, and a mount that loses data when it shrinks.
+#[test]
+fn df_and_writes_follow_the_size_of_an_export() {
+    for over in providers().into_iter().filter(|over| *over != Over::Rdma) {
+        let lender = Lender::with(2 << 20, |config| {
+            config.listen.retain(|address| address.provider() != Over::Rdma);
+            (config.max_memory, config.inodes) = (Some(256 << 20), Some(100));
+        });
+        let (mount, other) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        assert_eq!(totals(&mount.point).0, 512);
+        let file = fs::File::create_new(mount.path("file")).expect("created");
+        let bytes = crate::common::pattern(512 * BLOCK as usize, 7);
+        file.write_all_at(&bytes, 0).expect("written");
+        let full = file.write_at(&bytes, bytes.len() as u64).expect_err("full");
+        assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        lender.server.resize("rfs", 8 << 20).expect("grown");
+        assert_eq!((totals(&mount.point).0, totals(&other.point).0), (2048, 2048));
+        file.write_all_at(&bytes, bytes.len() as u64).expect("written");
+        drop(file);
+        assert!(fs::read(other.path("file")).expect("read") == bytes.repeat(2));
+        // What is used, once the space ahead of need is back.
+        assert!(lender.server.resize("rfs", (4 << 20) - BLOCK).is_err());
+        assert_eq!(lender.server.resize("rfs", 4 << 20).expect("shrunk"), (8 << 20, 4 << 20));
+        assert_eq!([&mount, &other].map(|mount| totals(&mount.point).0), [1024; 2]);
+        assert!(fs::read(mount.path("file")).expect("read") == bytes.repeat(2));
+        fs::write(mount.path("more"), b"x").expect_err("full");
+        fs::remove_file(mount.path("file")).expect("removed");
+        fs::write(mount.path("more"), b"x").expect("written");
+        [mount, other].into_iter().for_each(crate::common::Mount::unmount);
     }
 }
 
