@@ -1,8 +1,8 @@
 //! Measures replies over loopback sockets from one process, and from two that share a core.
 //!
 //! It is the least that a second store on the machine of the first one costs: no file system, no
-//! protocol. The client polls on the first core, and the servers poll in turn on the second one. The
-//! client asks a random server for each reply of 4 KiB.
+//! protocol. The client polls on the first core, and the servers poll in turn on the second one.
+//! The client asks a random server for each reply of 4 KiB.
 //!
 //!     cargo run --release -p measure --example shared_core [SECONDS]
 //!
