@@ -31,8 +31,8 @@ pub(crate) struct AttachedSession {
 }
 
 impl AttachedSession {
-    /// `version` is the one that the session speaks. `reached` is shared by the sessions of a client
-    /// that follow each other: whether one has reached a store.
+    /// `version` is the one that the session speaks. `reached` is shared by the sessions of a
+    /// client that follow each other: whether one has reached a store.
     pub(crate) fn new(
         session: Arc<Session>,
         attached: &Attached,
