@@ -22,7 +22,7 @@ use crate::{
 /// Has the addresses of the server, in a process that a test has started.
 const VARIABLE: &str = "POOL_TEST_LATE";
 /// Operation timeout of the client whose network is held.
-const TIMEOUT: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// Time in which bytes that were held back arrive.
 const ARRIVAL: Duration = Duration::from_secs(1);
 const LATE: [u8; BLOCK as usize] = [b'L'; BLOCK as usize];

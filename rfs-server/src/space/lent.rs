@@ -52,8 +52,8 @@ pub trait LentMemory: fmt::Debug + Send + Sync {
     /// caller tries again otherwise.
     fn fence(&self, session: u64) -> bool;
 
-    /// Returns the stores to which a session has access.
-    fn reached(&self, _session: u64) -> Vec<u16> {
+    /// Returns the stores to which a session has access that may write, and that is not to end.
+    fn writable(&self, _session: u64) -> Vec<u16> {
         Vec::new()
     }
 
@@ -207,13 +207,16 @@ impl Space {
     /// ([`Space::end_doubts`]). Returns true if there is an access to end.
     pub fn doubt(&self, store: u16, session: u64) -> bool {
         let Some(lent) = &self.lent else { return false };
-        let stores = if store == 0 { lent.reached(session) } else { vec![store] };
+        let mut stores = lent.writable(session);
+        stores.retain(|&one| store == 0 || one == store);
         let doubted = |store: &u16| {
             // First: the end of the access, which releases the space, may come at once.
             self.hold_store(*store);
             let is_new = lent.doubt(*store, session);
             if !is_new {
+                // Another thread has noted it meanwhile.
                 self.release_store(*store);
+                self.tidy();
             }
             is_new
         };

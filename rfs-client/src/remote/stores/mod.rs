@@ -31,7 +31,7 @@ use rdmabox::{
     Address, Key, Op as Step, ProviderKind, RemoteAddr, RequestError, Secret, Session, SessionOptions,
     WcStatus, across,
 };
-use rfs_proto::{DataPlace, Reply, Request, StoreAccess, decode_reply, encode_request};
+use rfs_proto::{DataPlace, Errno, Reply, Request, StoreAccess, decode_reply, encode_request};
 use smallvec::SmallVec;
 
 use self::doubts::{ALL_STORES, Doubts};
@@ -182,10 +182,14 @@ impl StoreLinks {
             let (mut request, mut reply) = (Vec::new(), Vec::new());
             encode_request(&Request::FenceStore { store }, &mut request);
             self.server.call(&request, &mut reply)?;
-            if let Ok(Reply::Error(errno)) = decode_reply(&reply) {
-                log::warn!("the server does not end the access to store {store}: {errno}");
+            match decode_reply(&reply) {
+                // EPROTO: the session has no access to stores any more.
+                Ok(Reply::Done | Reply::Error(Errno::EPROTO)) => self.doubts.settled(store, number),
+                Ok(Reply::Error(errno)) => {
+                    log::warn!("the server does not end the access to store {store} now: {errno}");
+                }
+                _ => log::warn!("the server does not end the access to store {store} now"),
             }
-            self.doubts.settled(store, number);
         }
         Ok(())
     }

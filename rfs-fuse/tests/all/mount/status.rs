@@ -171,7 +171,7 @@ fn the_server_tells_requests_that_wait_for_another_mount_from_others() {
     thread::scope(|scope| {
         let change =
             scope.spawn(|| fs::set_permissions(mount.path("file"), fs::Permissions::from_mode(0o600)));
-        thread::sleep(Duration::from_millis(1500));
+        thread::sleep(Duration::from_secs(3));
         assert!(!change.is_finished());
         other.signal(Signal::CONT);
         change.join().expect("a thread").expect("changed");
@@ -179,8 +179,8 @@ fn the_server_tells_requests_that_wait_for_another_mount_from_others() {
     let server = lender.server.status_source().status();
     let latencies = &server.exports[0].latencies;
     let (prompt, held) = (&latencies["at_once"], &latencies["after_recalls"]);
-    assert!(held.count >= 1 && held.max_seconds > 1.4, "{latencies:?}");
-    assert!(prompt.count > 5 && prompt.max_seconds < 1.0, "{latencies:?}");
+    assert!(held.count >= 1 && held.max_seconds > 2.0, "{latencies:?}");
+    assert!(prompt.count > 5 && prompt.max_seconds < 2.0, "{latencies:?}");
     mount.unmount();
     other.unmount();
 }

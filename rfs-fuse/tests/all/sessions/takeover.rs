@@ -108,17 +108,28 @@ fn a_mount_continues_without_the_address_of_its_metrics() {
     let lender = Lender::new(64 * MIB);
     let mount = lender.mount(Over::Shm, &["--takeover", "--metrics", &free.to_string()]);
     assert!(TcpStream::connect(free).is_ok(), "the mount serves metrics");
-    // This test takes the address before the next program does.
-    let taken = thread::spawn(move || {
-        loop {
-            if let Ok(taken) = TcpListener::bind(free) {
-                return taken;
-            }
+    // This test takes the address before the next program does, or tries again.
+    let taken = loop {
+        let stopped = AtomicBool::new(false);
+        let taken = thread::scope(|scope| {
+            let attempt = scope.spawn(|| {
+                while !stopped.load(Ordering::Relaxed) {
+                    if let Ok(taken) = TcpListener::bind(free) {
+                        return Some(taken);
+                    }
+                    thread::sleep(Duration::from_micros(200));
+                }
+                None
+            });
+            kill_program(&mount);
+            fs::write(mount.path("file"), "bytes").expect("the mount continues");
+            stopped.store(true, Ordering::Relaxed);
+            attempt.join().expect("a thread")
+        });
+        if let Some(taken) = taken {
+            break taken;
         }
-    });
-    kill_program(&mount);
-    let taken = taken.join().expect("taken");
-    fs::write(mount.path("file"), "bytes").expect("the mount continues");
+    };
     drop(taken);
     kill_program(&mount);
     fs::write(mount.path("file"), "bytes").expect("the mount continues");

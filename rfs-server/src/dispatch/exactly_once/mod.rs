@@ -113,17 +113,18 @@ impl ExactlyOnce<'_> {
     /// Sends the reply to a request that was in execution when it was repeated: at once if it has
     /// ended meanwhile, else when it ends.
     pub(super) fn redeem(&self, session: u64, (slot, sequence): Number, sender: Sender) {
-        let outcome = {
-            let asker = self.sessions.get(session);
-            let mut replies = asker.as_ref().map(|asker| asker.replies());
-            match replies.as_mut().map(|replies| replies.begin(slot, sequence)) {
-                Some(Ok(Turn::Again(kept))) => repeated(kept),
-                Some(Err(Refusal::InExecution)) => {
-                    return self.repeats.wait(session, (slot, sequence), sender);
-                }
-                _ => Outcome::Now(Reply::Error(Errno::EPROTO)),
+        let asker = self.sessions.get(session);
+        let mut replies = asker.as_ref().map(|asker| asker.replies());
+        let outcome = match replies.as_mut().map(|replies| replies.begin(slot, sequence)) {
+            Some(Ok(Turn::Again(kept))) => repeated(kept),
+            Some(Err(Refusal::InExecution)) => {
+                let replaced = self.repeats.wait(session, (slot, sequence), sender);
+                drop(replies);
+                return drop(replaced);
             }
+            _ => Outcome::Now(Reply::Error(Errno::EPROTO)),
         };
+        drop(replies);
         self.send(outcome, sender);
     }
 

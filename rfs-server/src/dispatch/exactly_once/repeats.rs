@@ -27,11 +27,19 @@ pub(in crate::dispatch) struct Repeats {
 }
 
 impl Repeats {
-    /// Has `sender` wait for the reply to a request.
-    pub(in crate::dispatch) fn wait(&self, session: u64, (slot, sequence): Number, sender: Sender) {
+    /// Has `sender` wait for the reply to a request. Returns the sender that it replaces, which the
+    /// caller drops without locks.
+    #[must_use]
+    pub(in crate::dispatch) fn wait(
+        &self,
+        session: u64,
+        (slot, sequence): Number,
+        sender: Sender,
+    ) -> Option<Sender> {
         let mut waiting = self.waiting.lock();
-        waiting.insert((session, slot), (sequence, sender));
+        let before = waiting.insert((session, slot), (sequence, sender));
         self.count.store(waiting.len(), Ordering::Relaxed);
+        before.map(|(_, sender)| sender)
     }
 
     /// Returns the sender that waits for the reply to a request.
@@ -40,8 +48,27 @@ impl Repeats {
             return None;
         }
         let mut waiting = self.waiting.lock();
-        let (_, sender) = waiting.remove(&(session, slot)).filter(|(number, _)| *number == sequence)?;
+        // The client may have given this request up, and wait for a later one of the slot.
+        waiting.get(&(session, slot)).filter(|(number, _)| *number == sequence)?;
+        let (_, sender) = waiting.remove(&(session, slot))?;
         self.count.store(waiting.len(), Ordering::Relaxed);
         Some(sender)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a request that was given up, and whose end takes the reply of the next request of
+    /// its slot away.
+    #[test]
+    fn a_repetition_waits_for_its_own_request() {
+        let repeats = Repeats::default();
+        assert!(repeats.take(1, (0, 1)).is_none());
+        assert!(repeats.wait(1, (0, 2), Sender::new(|_| ())).is_none());
+        assert!(repeats.take(1, (0, 1)).is_none() && repeats.take(2, (0, 2)).is_none());
+        assert!(repeats.wait(1, (0, 2), Sender::new(|_| ())).is_some(), "it replaces the first");
+        assert!(repeats.take(1, (0, 2)).is_some() && repeats.take(1, (0, 2)).is_none());
     }
 }

@@ -35,6 +35,8 @@ struct Access {
     /// `None` if the session has used up all numbers.
     client: Option<u64>,
     state: AccessState,
+    /// The session has got a ticket that permits writes.
+    may_write: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,12 @@ enum AccessState {
     Given,
     /// The store is to end the access. Until then the session may use it.
     Ending,
+}
+
+impl Access {
+    fn is_writable(&self) -> bool {
+        self.may_write && self.state == AccessState::Given
+    }
 }
 
 /// An access that has to end, because writes may arrive late.
@@ -56,11 +64,12 @@ pub(super) struct Doubt {
 
 impl Accesses {
     /// Gives a session access to a store. Returns the number of the client that it is there.
-    pub(super) fn admit(&mut self, store: u16, session: u64) -> Option<u64> {
+    pub(super) fn admit(&mut self, store: u16, session: u64, may_write: bool) -> Option<u64> {
         let of = self.sessions.entry(session).or_default();
-        let new = || Access { client: Some(session), state: AccessState::Unused };
+        let new = || Access { client: Some(session), state: AccessState::Unused, may_write };
         let access = of.stores.entry(store).or_insert_with(new);
         let client = access.client?;
+        access.may_write |= may_write;
         if access.state == AccessState::Unused {
             access.state = AccessState::Given;
         }
@@ -73,9 +82,10 @@ impl Accesses {
         self.sessions.contains_key(&session)
     }
 
-    /// Returns the stores that a session may reach.
-    pub(super) fn reached(&self, session: u64) -> Vec<u16> {
-        self.sessions.get(&session).map(|of| of.stores.keys().copied().collect()).unwrap_or_default()
+    /// Returns the stores at which the present access of a session may write.
+    pub(super) fn writable(&self, session: u64) -> Vec<u16> {
+        let of = self.sessions.get(&session).into_iter().flat_map(|of| &of.stores);
+        of.filter(|(_, access)| access.is_writable()).map(|(store, _)| *store).collect()
     }
 
     /// Returns the numbers with which a session may reach stores.
@@ -89,13 +99,11 @@ impl Accesses {
     }
 
     /// Notes that the present access of a session to a store has to end. Returns false if there is
-    /// none, or if its end is noted already.
+    /// none that may write, or if its end is noted already.
     pub(super) fn doubt(&mut self, store: u16, session: u64) -> bool {
         let of = self.sessions.get_mut(&session);
         let Some(access) = of.and_then(|of| of.stores.get_mut(&store)) else { return false };
-        let Some(client) = access.client.filter(|_| access.state == AccessState::Given) else {
-            return false;
-        };
+        let Some(client) = access.client.filter(|_| access.is_writable()) else { return false };
         access.state = AccessState::Ending;
         self.doubts.push(Doubt { store, session, client });
         true
@@ -115,7 +123,8 @@ impl Accesses {
             let further = of.further.checked_add(1);
             of.further = further.unwrap_or(of.further);
             let client = further.map(|further| doubt.session | u64::from(further) << SESSION_BITS);
-            of.stores.insert(doubt.store, Access { client, state: AccessState::Unused });
+            let access = Access { client, state: AccessState::Unused, may_write: false };
+            of.stores.insert(doubt.store, access);
         }
         true
     }
@@ -140,27 +149,37 @@ mod tests {
     fn an_access_ends_once_and_the_next_has_another_number() {
         let mut accesses = Accesses::default();
         assert!(!accesses.doubt(1, SESSION), "it has no access");
-        assert_eq!((accesses.admit(1, SESSION), accesses.admit(2, SESSION)), (Some(SESSION), Some(SESSION)));
+        assert_eq!(
+            (accesses.admit(1, SESSION, true), accesses.admit(2, SESSION, true)),
+            (Some(SESSION), Some(SESSION))
+        );
         assert!(accesses.doubt(1, SESSION) && !accesses.doubt(1, SESSION), "it ends already");
-        assert_eq!(accesses.admit(1, SESSION), Some(SESSION), "the store still admits it");
+        assert_eq!(accesses.admit(1, SESSION, true), Some(SESSION), "the store still admits it");
         let [doubt] = accesses.doubts()[..] else { panic!("{accesses:?}") };
         assert_eq!(doubt, Doubt { store: 1, session: SESSION, client: SESSION });
         assert!(accesses.ended(doubt) && !accesses.ended(doubt), "it ends once");
         assert!(!accesses.doubt(1, SESSION), "the session does not know its next number");
-        assert_eq!((accesses.admit(1, SESSION), accesses.admit(2, SESSION)), (Some(SECOND), Some(SESSION)));
+        assert_eq!(
+            (accesses.admit(1, SESSION, true), accesses.admit(2, SESSION, true)),
+            (Some(SECOND), Some(SESSION))
+        );
         assert!(accesses.doubt(1, SESSION) && accesses.doubt(2, SESSION));
-        assert_eq!(accesses.reached(SESSION), [1, 2]);
+        assert_eq!(accesses.writable(SESSION), [0; 0], "both end");
+        accesses.admit(3, SESSION, false);
+        assert!(!accesses.doubt(3, SESSION), "it cannot write there");
+        accesses.admit(3, SESSION, true);
+        assert_eq!(accesses.writable(SESSION), [3]);
     }
 
     /// Catches a session that ends while it can still reach a store by one of its numbers.
     #[test]
     fn all_numbers_are_fenced_until_all_stores_have_done_so() {
         let mut accesses = Accesses::default();
-        accesses.admit(1, SESSION);
+        accesses.admit(1, SESSION, true);
         accesses.doubt(1, SESSION);
         accesses.ended(accesses.doubts()[0]);
         assert_eq!(accesses.clients(SESSION), BTreeSet::from([SESSION]));
-        accesses.admit(1, SESSION);
+        accesses.admit(1, SESSION, true);
         assert_eq!(accesses.clients(SESSION), BTreeSet::from([SESSION, SECOND]));
         accesses.doubt(1, SESSION);
         accesses.fenced(SESSION, SECOND);
@@ -175,11 +194,11 @@ mod tests {
     fn a_session_without_further_numbers_gets_no_access() {
         let mut accesses = Accesses::default();
         for _ in 0..=u16::MAX {
-            assert!(accesses.admit(1, SESSION).is_some());
+            assert!(accesses.admit(1, SESSION, true).is_some());
             accesses.doubt(1, SESSION);
             accesses.ended(accesses.doubts()[0]);
         }
-        assert_eq!(accesses.admit(1, SESSION), None);
-        assert_eq!(accesses.admit(2, SESSION), Some(SESSION));
+        assert_eq!(accesses.admit(1, SESSION, true), None);
+        assert_eq!(accesses.admit(2, SESSION, true), Some(SESSION));
     }
 }

@@ -5,7 +5,10 @@
 //! store that was restarted has nothing that a session could reach.
 //!
 //! # Concurrency
-//! Any thread calls. No lock is held while a store is asked.
+//! Any thread calls. While stores are asked for the end of doubts, a lock keeps other threads from
+//! asking the same; they do not wait for it. No other lock is held while a store is asked.
+
+use std::collections::BTreeSet;
 
 use pool::{ClientId, OwnerError, Ticket};
 use rfs_proto::StoreAccess;
@@ -40,7 +43,7 @@ impl LentMemory for PoolStores {
     fn admit(&self, store: u16, session: u64, may_write: bool) -> Option<StoreAccess> {
         let store = self.store(store).ok()?;
         // First: the session is fenced from now on, also if the reply does not arrive.
-        let client = self.accesses.lock().admit(store.number(), session)?;
+        let client = self.accesses.lock().admit(store.number(), session, may_write)?;
         let ticket = Ticket { client: ClientId(client), epoch: store.epoch, may_write };
         let key = ticket.key(&self.key);
         let digits = key.secret.to_hex();
@@ -67,8 +70,8 @@ impl LentMemory for PoolStores {
         all
     }
 
-    fn reached(&self, session: u64) -> Vec<u16> {
-        self.accesses.lock().reached(session)
+    fn writable(&self, session: u64) -> Vec<u16> {
+        self.accesses.lock().writable(session)
     }
 
     fn doubt(&self, store: u16, session: u64) -> bool {
@@ -76,10 +79,18 @@ impl LentMemory for PoolStores {
     }
 
     fn end_doubts(&self, ended: &mut dyn FnMut(u16)) {
+        // The thread that has begun asks for all.
+        let Some(_ending) = self.ending.try_lock() else { return };
         let doubts = self.accesses.lock().doubts();
+        let mut silent = BTreeSet::new();
         for doubt in doubts {
+            // Each store that does not answer costs one time limit.
+            if silent.contains(&doubt.store) {
+                continue;
+            }
             // The memory of a store that has left the pool is in no other file's way.
             if self.store(doubt.store).is_ok_and(|store| !fenced(&store, doubt.client)) {
+                silent.insert(doubt.store);
                 continue;
             }
             if self.accesses.lock().ended(doubt) {

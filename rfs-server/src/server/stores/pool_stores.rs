@@ -45,6 +45,8 @@ pub(in crate::server) struct PoolStores {
     options: SessionOptions,
     unit: u64,
     pub(super) accesses: Mutex<Accesses>,
+    /// Held by the thread that ends the accesses in doubt.
+    pub(super) ending: Mutex<()>,
     /// Where the stores are written down. Dropped last: the next server may take the pool then.
     registry: Box<dyn Registry>,
 }
@@ -124,6 +126,7 @@ impl PoolStores {
             options,
             unit,
             accesses: Mutex::default(),
+            ending: Mutex::default(),
             registry,
         })
     }

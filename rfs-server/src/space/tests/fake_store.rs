@@ -61,7 +61,7 @@ impl LentMemory for FakeStore {
         true
     }
 
-    fn reached(&self, _: u64) -> Vec<u16> {
+    fn writable(&self, _: u64) -> Vec<u16> {
         vec![1]
     }
 
