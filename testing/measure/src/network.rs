@@ -10,7 +10,9 @@
 //! # Concurrency
 //! The main thread, which starts the children.
 
-use std::{path::Path, time::Duration};
+use std::{fs::File, os::fd::AsFd, path::Path, time::Duration};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{
     Error, Result,
@@ -24,6 +26,8 @@ pub const BURST: u64 = 64 << 10;
 
 /// Name of the bridge in the namespace of the client.
 const BRIDGE: &str = "hub";
+/// Address of the client.
+const CLIENT: &str = "10.78.0.254";
 /// Name of the interface in the namespace of a host.
 const LINK: &str = "eth0";
 /// Limit of a command that sets up the network.
@@ -53,7 +57,7 @@ impl Network {
         for command in [
             "ip link set lo up".to_owned(),
             format!("ip link add {BRIDGE} type bridge"),
-            format!("ip address add 10.78.0.254/24 dev {BRIDGE}"),
+            format!("ip address add {CLIENT}/24 dev {BRIDGE}"),
             format!("ip link set {BRIDGE} up"),
         ] {
             run(client, &command, interrupt)?;
@@ -103,6 +107,23 @@ impl Network {
             }
         }
         Ok(())
+    }
+
+    /// Returns the address of the client.
+    pub fn client_address(&self) -> &'static str {
+        CLIENT
+    }
+
+    /// Moves this thread to the network of the client, and all threads and processes that it starts
+    /// later.
+    ///
+    /// # Errors
+    /// The namespace of the client is gone.
+    pub fn enter(&self) -> Result<()> {
+        let path = format!("/proc/{}/ns/net", self.client.id());
+        let namespace = File::open(&path).map_err(Error::io(&path))?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|e| Error::io("setns")(e.into()))
     }
 
     /// Returns a command that runs in the network of the client.

@@ -96,6 +96,10 @@ pub struct FiguresOptions {
     /// Use TCP over loopback instead of shared memory
     #[arg(long)]
     pub tcp: bool,
+    /// Give each store a host of its own in a simulated network, and its link this rate in each
+    /// direction, in MB/s (10^6 bytes). Measures the control path and the bandwidth. Needs root
+    #[arg(long, value_name = "MB/s", conflicts_with = "tcp", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub links: Option<u32>,
     /// Smaller loads, to see that everything runs
     #[arg(long)]
     pub quick: bool,

@@ -9,14 +9,15 @@ use std::{
     time::Instant,
 };
 
+use measure::interrupt::Interrupt;
 use rstore::{
     graph::{Csr, page_rank, page_rank_locally, rmat},
     sort::{RECORD_BYTES, SortJob, sort_locally},
 };
 
-use super::{pool::Pool, table};
+use super::{pool::Pool, tables::table};
 
-pub(super) fn sort(pool: &Pool, records: u64) -> Result<(), Box<dyn Error>> {
+pub(super) fn sort(pool: &Pool, records: u64, interrupt: &Interrupt) -> Result<(), Box<dyn Error>> {
     writeln!(stdout(), "## RSort: {records} records of {RECORD_BYTES} bytes for each worker\n")?;
     writeln!(
         stdout(),
@@ -24,6 +25,7 @@ pub(super) fn sort(pool: &Pool, records: u64) -> Result<(), Box<dyn Error>> {
     )?;
     let mut table = table(&["workers", "MiB", "phase 1 s", "phase 2 s", "sum s", "local sort s", "valid"]);
     for workers in [1, 2, 4] {
+        interrupt.check()?;
         let job = SortJob {
             name: format!("sort {workers}"),
             workers,
@@ -52,7 +54,11 @@ pub(super) fn sort(pool: &Pool, records: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-pub(super) fn rank(pool: &Pool, scale: u32, supersteps: u32) -> Result<(), Box<dyn Error>> {
+pub(super) fn rank(
+    pool: &Pool,
+    (scale, supersteps): (u32, u32),
+    interrupt: &Interrupt,
+) -> Result<(), Box<dyn Error>> {
     let graph = Csr::new(1 << scale, &rmat(scale, 16, 1));
     writeln!(
         stdout(),
@@ -68,6 +74,7 @@ pub(super) fn rank(pool: &Pool, scale: u32, supersteps: u32) -> Result<(), Box<d
     let one = begun.elapsed().as_secs_f64();
     let mut table = table(&["workers", "s", "one process s", "ratio", "ranks equal"]);
     for workers in [1, 2] {
+        interrupt.check()?;
         let report = page_rank(
             &pool.master,
             &pool.options(),

@@ -9,9 +9,13 @@ use std::{
     time::Instant,
 };
 
+use measure::interrupt::Interrupt;
 use rstore::AllocFlags;
 
-use super::{median, pool::Pool, table};
+use super::{
+    pool::Pool,
+    tables::{median, table},
+};
 
 /// Compares reads of a mapping with READs of its session, in turn.
 pub(super) fn latency(pool: &Pool, rounds: usize) -> Result<(), Box<dyn Error>> {
@@ -48,8 +52,14 @@ pub(super) fn latency(pool: &Pool, rounds: usize) -> Result<(), Box<dyn Error>> 
     Ok(namespace.delete()?)
 }
 
-/// Reads whole mappings of several sizes. Returns sizes in bytes with rates in MiB/s.
-pub(super) fn bandwidth(pool: &Pool, rounds: usize) -> Result<Vec<(u64, f64)>, Box<dyn Error>> {
+/// Reads whole mappings of several sizes. Returns sizes in bytes with rates in MiB/s. With the rate
+/// of each store's link in MiB/s, also shows what the links permit.
+pub(super) fn bandwidth(
+    pool: &Pool,
+    rounds: usize,
+    link: Option<f64>,
+    interrupt: &Interrupt,
+) -> Result<Vec<(u64, f64)>, Box<dyn Error>> {
     let client = pool.client()?;
     let namespace = client.create("bandwidth")?;
     let chunk = client.chunk_bytes();
@@ -59,9 +69,13 @@ pub(super) fn bandwidth(pool: &Pool, rounds: usize) -> Result<Vec<(u64, f64)>, B
         "Paper: the rate grows up to one chunk for each card, falls when chunks divide unevenly, and rises \
          again (Figure 6).\n"
     )?;
-    let mut table = table(&["bytes", "chunks", "stores", "read MiB/s"]);
+    let mut table = match link {
+        Some(_) => table(&["bytes", "chunks", "stores", "read MiB/s", "links permit", "of that"]),
+        None => table(&["bytes", "chunks", "stores", "read MiB/s"]),
+    };
     let mut points = Vec::new();
     for halves in [1, 2, 3, 4, 6, 8, 9, 10, 12, 14, 16, 18, 24, 32] {
+        interrupt.check()?;
         let bytes = halves * chunk / 2;
         let region = namespace.alloc_reserved(bytes, AllocFlags::InPlace)?;
         let mut mapping = region.map_all()?;
@@ -75,7 +89,13 @@ pub(super) fn bandwidth(pool: &Pool, rounds: usize) -> Result<Vec<(u64, f64)>, B
         let rate = bytes as f64 / f64::from(1 << 20) / median(times);
         points.push((bytes, rate));
         let (chunks, stores) = (bytes.div_ceil(chunk), region.stores());
-        table.add_row([byte_size::show(bytes), chunks.to_string(), stores.to_string(), format!("{rate:.0}")]);
+        let mut row =
+            vec![byte_size::show(bytes), chunks.to_string(), stores.to_string(), format!("{rate:.0}")];
+        if let Some(link) = link {
+            let most = link * bytes as f64 / longest_share(bytes, chunk, 4) as f64;
+            row.extend([format!("{most:.0}"), format!("{:.0} %", rate / most * 100.0)]);
+        }
+        table.add_row(row);
         drop(mapping);
         region.free()?;
         namespace.release(bytes)?;
@@ -83,4 +103,23 @@ pub(super) fn bandwidth(pool: &Pool, rounds: usize) -> Result<Vec<(u64, f64)>, B
     writeln!(stdout(), "{table}\n")?;
     namespace.delete()?;
     Ok(points)
+}
+
+/// Returns the most bytes of a region that one store has, if the stores take turns.
+fn longest_share(bytes: u64, chunk: u64, stores: u64) -> u64 {
+    let (whole, rest) = (bytes / chunk, bytes % chunk);
+    let last = if whole.is_multiple_of(stores) { rest } else { chunk };
+    whole / stores * chunk + last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches an expectation without the saw-tooth.
+    #[test]
+    fn a_share_grows_by_a_chunk_when_the_chunks_exceed_the_stores() {
+        let share = |bytes| longest_share(bytes, 10, 4);
+        assert_eq!([5, 10, 15, 40, 45, 50, 75, 80].map(share), [5, 10, 10, 10, 15, 20, 20, 20]);
+    }
 }

@@ -16,9 +16,10 @@ use measure::{interrupt::Interrupt, network::Network};
 use rstore::AllocFlags;
 
 use super::{
-    chart, data, median,
+    chart, data,
     pool::{Extent, Pool, Site},
-    setup, table,
+    setup,
+    tables::{median, table},
 };
 use rstore::cli::FiguresOptions;
 

@@ -1,50 +1,84 @@
-//! A master and stores as child processes.
+//! A master and stores as child processes, on this host or on simulated ones.
 //!
 //! # Concurrency
 //! One thread.
 
-use std::{
-    error::Error,
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{error::Error, path::Path, time::Duration};
 
+use measure::{
+    interrupt::Interrupt,
+    network::Network,
+    process::{Guarded, Invocation},
+};
 use rdmabox::{Address, ProviderKind};
 use rstore::{Client, ClientOptions};
 use tempfile::TempDir;
 
-/// Time for the stores to register.
+/// Time for a process to listen, and for the stores to register.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Where the processes of a pool run, and how they are reached.
+#[derive(Clone, Copy)]
+pub(super) enum Site<'a> {
+    /// On this host, over shared memory.
+    SharedMemory,
+    /// On this host, over TCP.
+    Loopback,
+    /// Each store on a host of the network, the others at its client.
+    Network(&'a Network),
+}
+
+/// The number and the memory of the stores.
+pub(super) struct Extent {
+    pub(super) stores: usize,
+    /// Bytes of a chunk.
+    pub(super) chunk: u64,
+    /// Bytes that each store lends.
+    pub(super) memory: u64,
+}
 
 /// A pool that ends when it is dropped.
 pub(super) struct Pool {
-    tcp: bool,
+    provider: ProviderKind,
     pub(super) master: Address,
-    children: Vec<Child>,
+    _children: Vec<Guarded>,
     _dir: TempDir,
 }
 
 impl Pool {
-    pub(super) fn start(tcp: bool, stores: usize, chunk: u64, memory: u64) -> Result<Pool, Box<dyn Error>> {
+    pub(super) fn start(
+        site: Site<'_>,
+        extent: &Extent,
+        interrupt: &Interrupt,
+    ) -> Result<Pool, Box<dyn Error>> {
         let dir = tempfile::tempdir()?;
-        let listen = |name: &str| match tcp {
-            true => "127.0.0.1:0".to_owned(),
-            false => format!("unix:{}/{name}.sock", dir.path().display()),
+        let listen = |name: &str, host: Option<usize>| match (site, host) {
+            (Site::SharedMemory, _) => format!("unix:{}/{name}.sock", dir.path().display()),
+            (Site::Loopback, _) => "127.0.0.1:0".to_owned(),
+            (Site::Network(network), None) => format!("{}:0", network.client_address()),
+            (Site::Network(network), Some(host)) => format!("{}:0", network.address(host)),
         };
-        let mut children = Vec::new();
-        let chunk = chunk.to_string();
-        let arguments = ["master", "--listen", &listen("master"), "--chunk", &chunk, "--allow-without-keys"];
-        let (child, master) = spawn(&arguments)?;
-        children.push(child);
-        for store in 0..stores {
-            let (listen, memory) = (listen(&store.to_string()), memory.to_string());
-            let master = master.to_string();
-            let arguments = ["store", "--master", &master, "--memory", &memory, "--listen", &listen];
-            children.push(spawn(&[&arguments[..], &["--allow-without-keys"]].concat())?.0);
+        let program = || Ok::<_, std::io::Error>(Invocation::new(std::env::current_exe()?));
+        let master = program()?.args(["master", "--allow-without-keys", "--listen"]);
+        let master = master.args([listen("master", None), "--chunk".into(), extent.chunk.to_string()]);
+        let (child, master) = spawn(&master, interrupt)?;
+        let mut children = vec![child];
+        for store in 0..extent.stores {
+            let command = program()?.args(["store", "--allow-without-keys", "--master"]);
+            let command = command.args([master.to_string(), "--memory".into(), extent.memory.to_string()]);
+            let command = command.args(["--listen".into(), listen(&store.to_string(), Some(store))]);
+            let command = match site {
+                Site::Network(network) => network.at_host(store, &command),
+                _ => command,
+            };
+            children.push(spawn(&command, interrupt)?.0);
         }
-        let pool = Pool { tcp, master, children, _dir: dir };
-        if !pool.client()?.wait_for_stores(stores, LIMIT)? {
+        let provider = match site {
+            Site::SharedMemory => ProviderKind::Shm,
+            Site::Loopback | Site::Network(_) => ProviderKind::Tcp,
+        };
+        let pool = Pool { provider, master, _children: children, _dir: dir };
+        if !pool.client()?.wait_for_stores(extent.stores, LIMIT)? {
             return Err("the stores do not register".into());
         }
         Ok(pool)
@@ -52,7 +86,7 @@ impl Pool {
 
     pub(super) fn options(&self) -> ClientOptions {
         let mut options = ClientOptions::default();
-        options.session.provider = Some(if self.tcp { ProviderKind::Tcp } else { ProviderKind::Shm });
+        options.session.provider = Some(self.provider);
         options
     }
 
@@ -61,20 +95,10 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn spawn(arguments: &[&str]) -> Result<(Child, Address), Box<dyn Error>> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let mut child = command.args(arguments).stdout(Stdio::piped()).spawn()?;
-    let mut line = String::new();
-    let output = child.stdout.take().ok_or("no output of a child")?;
-    BufReader::new(output).read_line(&mut line)?;
+/// Starts a process. Returns its first address.
+fn spawn(command: &Invocation, interrupt: &Interrupt) -> Result<(Guarded, Address), Box<dyn Error>> {
+    let mut child = Guarded::spawn(command, Path::new("/"))?;
+    let first = |text: &str| text.split_once('\n').map(|(line, _)| line.to_owned());
+    let line = child.wait_output(interrupt, LIMIT, first)?;
     Ok((child, line.trim().parse()?))
 }

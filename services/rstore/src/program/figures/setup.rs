@@ -9,9 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use measure::interrupt::Interrupt;
 use rstore::AllocFlags;
 
-use super::{median, pool::Pool, table};
+use super::{
+    pool::Pool,
+    tables::{median, table},
+};
 
 /// Times of the calls.
 struct Times {
@@ -23,7 +27,7 @@ struct Times {
 /// The time of one call.
 type Column = fn(&Times) -> Duration;
 
-pub(super) fn measure(pool: &Pool, bytes: u64) -> Result<(), Box<dyn Error>> {
+pub(super) fn measure(pool: &Pool, bytes: u64, interrupt: &Interrupt) -> Result<(), Box<dyn Error>> {
     let client = pool.client()?;
     let run = |name: &str| -> Result<Times, rstore::Error> {
         let namespace = client.create(name)?;
@@ -44,6 +48,7 @@ pub(super) fn measure(pool: &Pool, bytes: u64) -> Result<(), Box<dyn Error>> {
     let cold = run("cold")?;
     let mut cached: Vec<Times> = Vec::new();
     for round in 0..21 {
+        interrupt.check()?;
         cached.push(run(&format!("cached {round}"))?);
     }
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
