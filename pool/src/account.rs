@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::{ChunkId, StoreId},
-    round_robin::turns,
+    round_robin::{level, turns},
 };
 
 /// Most chunks that are planned at once: a store that claims more memory than exists costs no more.
@@ -114,8 +114,8 @@ impl<U> Account<U> {
         })
     }
 
-    /// Plans the preparation of `wanted` chunks: the number of chunks of each store. The room is
-    /// taken until [`prepared`](Self::prepared) or [`unprepared`](Self::unprepared).
+    /// Plans the preparation of `wanted` chunks beside all free ones, so that the stores have equal
+    /// parts of both together: the number of chunks of each store. The room is taken until [`prepared`](Self::prepared) or [`unprepared`](Self::unprepared).
     ///
     /// # Errors
     /// [`Shortage`] without an effect, also for more than 4 million chunks.
@@ -124,9 +124,10 @@ impl<U> Account<U> {
         if room < wanted {
             return Err(Shortage { wanted, room });
         }
-        let rooms: Vec<_> = self.stores.iter().map(|(store, shelf)| (*store, shelf.room())).collect();
+        let stores = self.stores.iter().map(|(store, shelf)| (*store, shelf.room(), shelf.free.len() as u64));
+        let stores: Vec<_> = stores.collect();
         let mut plan = BTreeMap::new();
-        for store in turns(&rooms, self.last, wanted) {
+        for store in level(&stores, self.last, wanted) {
             *plan.entry(store).or_insert(0_u32) += 1;
             self.last = Some(store);
         }

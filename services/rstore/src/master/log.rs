@@ -26,7 +26,7 @@ use rustix::{
 
 use crate::machine::{Input, Machine, Settings};
 
-const MAGIC: &[u8; 8] = b"rstorel2";
+const MAGIC: &[u8; 8] = b"rstorel3";
 /// Length of a record without its bytes.
 const HEAD: usize = 12;
 /// Longest record that is read.
