@@ -162,7 +162,7 @@ build_release() {
 build_preload() {
     # shellcheck disable=SC2154  # the sourcing script sets root
     (
-        cd "$root"
+        cd "$root" || exit
         if [[ $1 == release ]]; then
             build_release && cargo build --release --locked --quiet -p rfs-preload
         else

@@ -108,6 +108,8 @@ class Mount:
         address = server.socket if over == "shm" else server.tcp()
         self.log = open(os.path.join(server.scratch, "mount.log"), "a")
         command = [programs.fuse, address, self.point]
+        if programs.protocol > 18:
+            command.append("--births")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         CHILDREN.append(self.process)
         until(lambda: os.path.ismount(self.point), "a mount")

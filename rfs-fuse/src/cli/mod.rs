@@ -191,6 +191,11 @@ pub struct Args {
     #[arg(long, hide = true)]
     dirsync: bool,
 
+    /// Show the time of birth in statx(2). Costs a request to the server for the first call for
+    /// each file that asks for it: `stat` does, and every call of programs in Rust
+    #[arg(long, help_heading = "Kernel")]
+    births: bool,
+
     /// Show the type fuse.NAME in the mount table
     #[arg(long, value_name = "NAME", default_value = "rfs-fuse", value_parser = subtype, help_heading = "Kernel")]
     subtype: String,

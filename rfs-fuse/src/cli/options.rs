@@ -99,6 +99,7 @@ impl Args {
         let cache = if self.direct_io { Cache::None } else { self.cache };
         let keeps = cache != Cache::None;
         Settings {
+            births: self.births,
             max_write: self.max_write,
             max_readahead: self.max_readahead,
             attr_timeout: if keeps { self.attr_timeout.unwrap_or(FOREVER) } else { Duration::ZERO },

@@ -25,6 +25,8 @@ pub struct Settings {
     /// True if the kernel also caches written data and their times. The mount is then the export's
     /// only one.
     pub writeback: bool,
+    /// True if `statx` returns the time of birth.
+    pub births: bool,
 }
 
 /// Cache time without a limit.

@@ -89,7 +89,11 @@ impl Filesystem for Adapter {
     }
 
     fn statx(&self, request: &Request, ino: INodeNo, births: bool, reply: ReplyStatx) {
-        self.attributes_and_birth(request, ino, births, reply);
+        match self.settings.births {
+            true => self.attributes_and_birth(request, ino, births, reply),
+            // The kernel asks for attributes only from now on.
+            false => reply.error(Errno::ENOSYS),
+        }
     }
 
     fn setattr(

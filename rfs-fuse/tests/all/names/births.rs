@@ -10,7 +10,7 @@ use std::{
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, linkat, open, statx};
 
-use crate::common::{Lender, each, pairs, providers};
+use crate::common::{Lender, pairs, providers};
 
 const MIB: u64 = 1 << 20;
 
@@ -27,7 +27,7 @@ fn birth(path: &Path) -> Option<SystemTime> {
 /// Detects a birth that differs from mount to mount, or that a change of the inode moves.
 #[test]
 fn a_birth_is_the_same_on_all_mounts_and_stays() {
-    for options in [&[][..], &["--cache", "none"]] {
+    for options in [&["--births"][..], &["--births", "--cache", "none"]] {
         pairs(16 * MIB, options, |_, a, b| {
             fs::create_dir(a.path("directory")).expect("made");
             symlink("file", a.path("link")).expect("made");
@@ -56,20 +56,36 @@ fn a_birth_is_the_same_on_all_mounts_and_stays() {
 /// Detects a file that is born when it gets its name.
 #[test]
 fn a_file_without_a_name_is_born_when_it_is_made() {
-    each(16 * MIB, |_, mount| {
+    for over in providers() {
+        let lender = Lender::new(16 * MIB);
+        let mount = lender.mount(over, &["--births"]);
         let flags = OFlags::TMPFILE | OFlags::RDWR;
         let file = open(&mount.point, flags, Mode::from_raw_mode(0o600)).expect("made");
         thread::sleep(Duration::from_millis(5));
         File::create(mount.path("between")).expect("created");
         linkat(&file, "", CWD, mount.path("named"), AtFlags::EMPTY_PATH).expect("linked");
         assert!(birth(&mount.path("named")).expect("known") < birth(&mount.path("between")).expect("known"));
-    });
+        mount.unmount();
+    }
+}
+
+/// Detects requests for births on a mount that does not show them.
+#[test]
+fn without_the_option_there_is_no_birth_and_no_request() {
+    for over in providers() {
+        let lender = Lender::new(16 * MIB);
+        let mount = lender.mount(over, &[]);
+        File::create(mount.path("file")).expect("created");
+        assert_eq!(birth(&mount.path("file")), None, "{over:?}");
+        assert_eq!(lender.handled("birth"), 0, "{over:?}");
+        mount.unmount();
+    }
 }
 
 /// Detects a request for each `stat`, and a request for a birth that the client has.
 #[test]
 fn only_a_caller_that_asks_for_the_birth_sends_a_request() {
-    for options in [&[][..], &["--cache", "none"]] {
+    for options in [&["--births"][..], &["--births", "--cache", "none"]] {
         for over in providers() {
             let lender = Lender::new(16 * MIB);
             let mount = lender.mount(over, options);
@@ -98,13 +114,13 @@ fn a_birth_survives_a_restart_of_the_server() {
         let configure =
             |config: &mut rfs_server::Config| config.memory_dir = Some(memory.path().join("memory"));
         let lender = Lender::with(16 * MIB, configure);
-        let mount = lender.mount(over, &[]);
+        let mount = lender.mount(over, &["--births"]);
         fs::write(mount.path("file"), b"bytes").expect("written");
         File::create(mount.path("unseen")).expect("created");
         let born = birth(&mount.path("file"));
         assert!(born.is_some());
         let lender = lender.again(16 * MIB, configure);
-        let other = lender.mount(over, &[]);
+        let other = lender.mount(over, &["--births"]);
         for mount in [&mount, &other] {
             assert_eq!(birth(&mount.path("file")), born, "{over:?}");
             assert!(birth(&mount.path("unseen")) > born, "{over:?}");
