@@ -84,9 +84,9 @@ fn a_write_that_is_held_up_does_not_land_after_one_of_the_next_session() {
     let before = client(ProviderKind::Tcp, relay.address());
     let first = link(&before, owner.chunk()).expect("a link");
     write(&first, 0, b"first").expect("a transfer");
-    relay.hold();
+    relay.hold(|_| true);
     let late = thread::spawn(move || write(&first, 0, &[b'L'; 4096]));
-    relay.await_held();
+    relay.await_held(1);
     // The same client connects again, past the relay.
     let after = client(ProviderKind::Tcp, &site.address);
     let second = link(&after, owner.chunk()).expect("a link");
@@ -107,9 +107,9 @@ fn a_write_of_the_owner_that_is_held_up_does_not_land_after_its_next_session() {
     patient.operation_timeout = Duration::from_secs(60);
     let owner = OwnedStore::join(ID, relay.address(), &patient, 5).expect("a store");
     let number = owner.chunk();
-    relay.hold();
+    relay.hold(|_| true);
     let late = thread::spawn(move || owner.write(0, &[b'L'; 4096]));
-    relay.await_held();
+    relay.await_held(1);
     // The same owner connects again, past the relay, as it does when its session was lost.
     let session = Session::connect(&site.address, &patient).expect("a session");
     let mut reply = Vec::new();

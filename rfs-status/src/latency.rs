@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::duration;
+
 /// Upper bounds of the buckets of a metric, in seconds: 1, 2 and 5 of each magnitude from 1 us to
 /// 10 s.
 pub const BUCKETS: [f64; 22] = [
@@ -33,7 +35,17 @@ pub struct Latency {
     pub counts_up_to: [u64; BUCKETS.len()],
 }
 
+/// Heads of the columns that [`Latency::cells`] fills.
+pub const HEADS: [&str; 5] = [">number", ">mean", ">median", ">99 %", ">longest"];
+
 impl Latency {
+    /// Returns the cells of a table's row.
+    pub fn cells(&self) -> [String; HEADS.len()] {
+        let [mean, median, most, longest] =
+            [self.mean_seconds, self.p50_seconds, self.p99_seconds, self.max_seconds].map(duration);
+        [self.count.to_string(), mean, median, most, longest]
+    }
+
     /// Creates a summary of `count` durations with a sum. `percentile` returns the duration that a
     /// percentage does not exceed, and `count_up_to` the number of durations up to a limit.
     pub fn new(

@@ -1,9 +1,9 @@
-//! A relay to a store over TCP that can hold back bytes of its clients.
+//! A relay over TCP that can hold back the bytes of some connections, in both directions.
 
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     thread,
     time::Duration,
 };
@@ -15,9 +15,18 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
 struct State {
-    is_held: bool,
-    /// Bytes that are held back.
-    held: usize,
+    /// The accepted connections. They have their positions as numbers.
+    connections: Vec<[TcpStream; 2]>,
+    /// Tells by the number of a connection whether its bytes are held back.
+    held: Option<Box<dyn Fn(usize) -> bool + Send>>,
+    /// Bytes of clients that are held back.
+    held_bytes: usize,
+}
+
+impl State {
+    fn holds(&self, connection: usize) -> bool {
+        self.held.as_ref().is_some_and(|held| held(connection))
+    }
 }
 
 #[derive(Default)]
@@ -27,24 +36,47 @@ struct Shared {
 }
 
 impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("a lock")
+    }
+
     /// Forwards bytes until a stream ends.
-    fn forward(&self, mut from: TcpStream, mut to: TcpStream, may_hold: bool) {
+    fn forward(&self, connection: usize, mut from: TcpStream, mut to: TcpStream, of_client: bool) {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(len @ 1..) = from.read(&mut buffer) {
-            if may_hold {
-                let mut state = self.state.lock().expect("a lock");
-                state.held += len;
-                self.changed.notify_all();
-                while state.is_held {
-                    state = self.changed.wait(state).expect("a lock");
-                }
-                state.held -= len;
+            let counted = if of_client { len } else { 0 };
+            let mut state = self.state();
+            state.held_bytes += if state.holds(connection) { counted } else { 0 };
+            let was_held = state.holds(connection);
+            self.changed.notify_all();
+            while state.holds(connection) {
+                state = self.changed.wait(state).expect("a lock");
             }
+            state.held_bytes -= if was_held { counted } else { 0 };
+            drop(state);
             if to.write_all(&buffer[..len]).is_err() {
                 break;
             }
         }
+        // A cut network does not tell of the end either.
+        let state = self.state();
+        let cut = self.changed.wait_while(state, |state| state.holds(connection));
+        drop(cut.expect("a lock"));
         [from, to].iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    }
+
+    /// Accepts a connection, and forwards its bytes.
+    fn accept(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
+        let mut state = self.state();
+        let number = state.connections.len();
+        let copy = |stream: &TcpStream| stream.try_clone().expect("a stream");
+        state.connections.push([copy(&client), copy(&server)]);
+        drop(state);
+        for (from, to, of_client) in [(&client, &server, true), (&server, &client, false)] {
+            let (from, to, shared) = (copy(from), copy(to), Arc::clone(self));
+            from.set_nodelay(true).expect("an option");
+            thread::spawn(move || shared.forward(number, from, to, of_client));
+        }
     }
 }
 
@@ -55,21 +87,16 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    pub(crate) fn to(store: &Address) -> Relay {
-        let store = store.to_string().trim_start_matches("tcp:").to_owned();
+    pub(crate) fn to(target: &Address) -> Relay {
+        let target = target.to_string().trim_start_matches("tcp:").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string().parse().expect("an address");
         let shared = Arc::<Shared>::default();
         let accepting = Arc::clone(&shared);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                let Ok(store) = TcpStream::connect(&store) else { return };
-                for (from, to, may_hold) in [(&client, &store, true), (&store, &client, false)] {
-                    let (from, to) = (from.try_clone().expect("a stream"), to.try_clone().expect("a stream"));
-                    from.set_nodelay(true).expect("an option");
-                    let shared = Arc::clone(&accepting);
-                    thread::spawn(move || shared.forward(from, to, may_hold));
-                }
+                let Ok(server) = TcpStream::connect(&target) else { return };
+                accepting.accept(client, server);
             }
         });
         Relay { shared, address }
@@ -79,21 +106,33 @@ impl Relay {
         &self.address
     }
 
-    /// Holds back all bytes that clients send from now on.
-    pub(crate) fn hold(&self) {
-        self.shared.state.lock().expect("a lock").is_held = true;
+    /// Number of connections so far, which is the number of the next one.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.state().connections.len()
     }
 
-    /// Blocks until bytes are held back.
-    pub(crate) fn await_held(&self) {
-        let state = self.shared.state.lock().expect("a lock");
-        let wait = self.shared.changed.wait_timeout_while(state, LIMIT, |state| state.held == 0);
+    /// Holds back all bytes of some connections from now on, and of no others. `held` tells by its
+    /// number whether a connection is held.
+    pub(crate) fn hold(&self, held: impl Fn(usize) -> bool + Send + 'static) {
+        self.shared.state().held = Some(Box::new(held));
+        self.shared.changed.notify_all();
+    }
+
+    /// Blocks until so many bytes of clients are held back.
+    pub(crate) fn await_held(&self, bytes: usize) {
+        let state = self.shared.state();
+        let wait = self.shared.changed.wait_timeout_while(state, LIMIT, |state| state.held_bytes < bytes);
         assert!(!wait.expect("a lock").1.timed_out(), "no bytes of a client have come");
     }
 
     /// Forwards the bytes that were held back.
     pub(crate) fn release(&self) {
-        self.shared.state.lock().expect("a lock").is_held = false;
-        self.shared.changed.notify_all();
+        self.hold(|_| false);
+    }
+
+    /// Ends all connections.
+    pub(crate) fn cut(&self) {
+        let ends = |stream: &TcpStream| drop(stream.shutdown(Shutdown::Both));
+        self.shared.state().connections.iter().flatten().for_each(ends);
     }
 }

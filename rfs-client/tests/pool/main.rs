@@ -4,6 +4,7 @@
 mod drain;
 mod drain_sessions;
 mod late_writes;
+#[path = "../../../pool/tests/support/relay.rs"]
 mod relay;
 mod site;
 mod steps;

@@ -2,7 +2,10 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt::Write};
 
-use rfs_status::text::{Table, byte_rate, duration, printable, rate};
+use rfs_status::{
+    latency::HEADS,
+    text::{Table, byte_rate, duration, printable, rate},
+};
 
 use super::{MountStatus, SessionState, SessionStatus};
 
@@ -131,17 +134,10 @@ impl MountStatus {
     }
 
     fn latencies_table(&self) -> Table {
-        let mut table = Table::new(&["kind", ">number", ">mean", ">median", ">99 %", ">longest"]);
+        let mut table = Table::new(&[&["kind"][..], &HEADS].concat());
         let latencies = self.session.iter().flat_map(|session| &session.latencies);
         for (kind, latency) in latencies.filter(|(_, latency)| latency.count > 0) {
-            table.row([
-                kind.clone(),
-                latency.count.to_string(),
-                duration(latency.mean_seconds),
-                duration(latency.p50_seconds),
-                duration(latency.p99_seconds),
-                duration(latency.max_seconds),
-            ]);
+            table.row([kind.clone()].into_iter().chain(latency.cells()));
         }
         table
     }

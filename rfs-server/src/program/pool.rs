@@ -5,7 +5,7 @@
 
 use std::{ffi::OsString, process::ExitCode, thread, time::Duration};
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use rdmabox::Address;
 use rfs_status::{
     control::{ASK_LIMIT, Asker, ask},
@@ -13,10 +13,9 @@ use rfs_status::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::status::{POOL, control_path};
+use super::status::{POOL, ServerArgument, control_path};
 use crate::server::{
     PoolStatus, StatusSource,
-    config::default_listen,
     status::{
         NO_POOL,
         pool::{StoreState, StoreStatus},
@@ -114,22 +113,6 @@ enum PoolCommand {
     },
 }
 
-/// Which server a command asks.
-#[derive(Clone, Debug, Args)]
-struct ServerArgument {
-    /// The server's Unix socket, or its first address if it has no Unix socket [default: the
-    /// default socket of this user]
-    #[arg(value_name = "SOCKET")]
-    address: Option<Address>,
-}
-
-impl ServerArgument {
-    /// Returns the address; `None` if this user has no default.
-    fn address(&self) -> Option<Address> {
-        self.address.clone().or_else(|| default_listen().into_iter().next())
-    }
-}
-
 /// Returns the command line of the command.
 pub(super) fn command() -> clap::Command {
     PoolCli::command().name("pool")
@@ -164,29 +147,24 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
 fn ended(server: &ServerArgument, outcome: Result<(), String>) -> ExitCode {
     let Err(reason) = outcome else { return ExitCode::SUCCESS };
     match server.address() {
-        Some(address) => eprintln!("rfs-server pool: server at {address}: {reason}"),
-        None => eprintln!("rfs-server pool: {reason}"),
+        Ok(address) => eprintln!("rfs-server pool: server at {address}: {reason}"),
+        Err(_) => eprintln!("rfs-server pool: {reason}"),
     }
     ExitCode::FAILURE
 }
 
 /// Asks a server.
 fn asked(server: &ServerArgument, question: &str, limit: Duration) -> Result<String, String> {
-    let address = server.address().ok_or("this user has no default socket: name the server's socket")?;
-    ask(&control_path(&address), question, limit).map_err(|e| e.to_string())
+    ask(&control_path(&server.address()?), question, limit).map_err(|e| e.to_string())
 }
 
 fn status(server: ServerArgument, options: &ShowOptions) -> ExitCode {
-    let Some(address) = server.address() else { return ExitCode::FAILURE };
-    let path = control_path(&address);
     let render = |now: &PoolStatus, _: Option<&PoolStatus>| now.render();
-    match show(options, || ask(&path, POOL, ASK_LIMIT), render) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("rfs-server pool: server at {address}: {e}");
-            ExitCode::FAILURE
-        }
-    }
+    let shown = server.address().and_then(|address| {
+        let path = control_path(&address);
+        show(options, || ask(&path, POOL, ASK_LIMIT), render).map_err(|e| e.to_string())
+    });
+    ended(&server, shown)
 }
 
 /// Has a server change its pool, and prints its answer.
@@ -299,7 +277,7 @@ mod tests {
         assert_eq!(own_arguments(&words("rfs-server --name pool")), None);
         let parsed = PoolCli::try_parse_from(join_interval(&words("pool status --watch 5 /run/x --json")));
         let PoolCommand::Status { server, show } = parsed.unwrap().command else { panic!("another command") };
-        assert_eq!(server.address(), Some(Address::Unix("/run/x".into())));
+        assert_eq!(server.address(), Ok(Address::Unix("/run/x".into())));
         assert!(show.json && show.watch.is_some());
         assert!(PoolCli::try_parse_from(words("pool")).is_err());
     }

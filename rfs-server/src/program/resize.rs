@@ -10,8 +10,8 @@ use rdmabox::Address;
 use rfs_status::control::{Asker, ask};
 use serde::{Deserialize, Serialize};
 
-use super::status::control_path;
-use crate::server::{StatusSource, config::default_listen};
+use super::status::{ServerArgument, control_path};
+use crate::server::StatusSource;
 
 /// Begins the question. The size in bytes follows, and the name of the export.
 const RESIZE: &str = "resize ";
@@ -52,10 +52,8 @@ struct ResizeCli {
     #[arg(value_name = "SIZE", value_parser = byte_size::parse)]
     size: u64,
 
-    /// The server's Unix socket, or its first address if it has no Unix socket [default: the
-    /// default socket of this user]
-    #[arg(value_name = "SOCKET")]
-    address: Option<Address>,
+    #[command(flatten)]
+    server: ServerArgument,
 }
 
 /// Returns the command line of the command.
@@ -70,13 +68,16 @@ pub(super) fn own_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
 
 /// Asks a server, and prints its answer.
 pub(super) fn main(arguments: &[OsString]) -> ExitCode {
-    let ResizeCli { export, size, address } = match ResizeCli::try_parse_from(arguments) {
+    let ResizeCli { export, size, server } = match ResizeCli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(e) => e.exit(),
     };
-    let Some(address) = address.or_else(|| default_listen().into_iter().next()) else {
-        eprintln!("rfs-server resize: this user has no default socket: name the server's socket");
-        return ExitCode::FAILURE;
+    let address = match server.address() {
+        Ok(address) => address,
+        Err(reason) => {
+            eprintln!("rfs-server resize: {reason}");
+            return ExitCode::FAILURE;
+        }
     };
     match change(&address, &export, size) {
         Ok(done) => {
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!(own_arguments(&words("rfs-server --name resize")), None);
         let parsed = ResizeCli::try_parse_from(words("resize a 1.5g /run/x")).unwrap();
         let address = Some(Address::Unix("/run/x".into()));
-        assert_eq!((parsed.export.as_str(), parsed.size, parsed.address), ("a", 3 << 29, address));
+        assert_eq!((parsed.export.as_str(), parsed.size, parsed.server.address), ("a", 3 << 29, address));
         for wrong in ["resize a", "resize a lots", "resize a 1g /x y"] {
             assert!(ResizeCli::try_parse_from(words(wrong)).is_err(), "{wrong}");
         }

@@ -18,7 +18,7 @@ use std::{
     sync::Arc,
 };
 
-use clap::{CommandFactory, Parser};
+use clap::{Args, CommandFactory, Parser};
 use rdmabox::Address;
 use rfs_status::{
     control::{ASK_LIMIT, Asker, ControlSocket, STATUS, SocketPermissions, ask},
@@ -46,13 +46,31 @@ const ENDING: &str = ".status";
     after_help = "Exit status: 0 if the server has answered, 1 if not, 2 for an invalid command line."
 )]
 struct StatusCli {
-    /// The server's Unix socket, or its first address if it has no Unix socket [default: the
-    /// default socket of this user]
-    #[arg(value_name = "SOCKET")]
-    address: Option<Address>,
+    #[command(flatten)]
+    server: ServerArgument,
 
     #[command(flatten)]
     show: ShowOptions,
+}
+
+/// Which server a command asks.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ServerArgument {
+    /// The server's Unix socket, or its first address if it has no Unix socket [default: the
+    /// default socket of this user]
+    #[arg(value_name = "SOCKET")]
+    pub(super) address: Option<Address>,
+}
+
+impl ServerArgument {
+    /// Returns the address.
+    ///
+    /// # Errors
+    /// There is none, and this user has no default.
+    pub(super) fn address(&self) -> Result<Address, String> {
+        let address = self.address.clone().or_else(|| default_listen().into_iter().next());
+        address.ok_or_else(|| "this user has no default socket: name the server's socket".into())
+    }
 }
 
 /// Returns the command line of the command.
@@ -67,12 +85,16 @@ pub(super) fn own_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
 
 /// Asks a server, and prints its answer.
 pub(super) fn main(arguments: &[OsString]) -> ExitCode {
-    let StatusCli { address, show: options } = match StatusCli::try_parse_from(join_interval(arguments)) {
+    let StatusCli { server, show: options } = match StatusCli::try_parse_from(join_interval(arguments)) {
         Ok(cli) => cli,
         Err(e) => e.exit(),
     };
-    let Some(address) = address.or_else(|| default_listen().into_iter().next()) else {
-        return ExitCode::FAILURE;
+    let address = match server.address() {
+        Ok(address) => address,
+        Err(reason) => {
+            eprintln!("rfs-server status: {reason}");
+            return ExitCode::FAILURE;
+        }
     };
     let path = control_path(&address);
     let render = |now: &ServerStatus, before: Option<&ServerStatus>| now.render(before);
@@ -170,7 +192,7 @@ mod tests {
         assert_eq!(own_arguments(&words("rfs-server --name status")), None);
         let parsed =
             StatusCli::try_parse_from(join_interval(&words("status --watch /run/x --json"))).unwrap();
-        assert_eq!(parsed.address, Some(Address::Unix("/run/x".into())));
+        assert_eq!(parsed.server.address, Some(Address::Unix("/run/x".into())));
         assert!(parsed.show.json && parsed.show.watch.is_some());
     }
 

@@ -2,7 +2,10 @@
 
 use std::fmt::Write;
 
-use rfs_status::text::{Table, duration, percent, printable, rate, yes_no};
+use rfs_status::{
+    latency::HEADS,
+    text::{Table, duration, percent, printable, rate, yes_no},
+};
 
 use super::{EvictionStatus, ExportStatus, ServerStatus, SessionState, SessionStatus};
 
@@ -154,18 +157,10 @@ impl ServerStatus {
     }
 
     fn latencies_table(&self) -> Table {
-        let mut table = Table::new(&["export", "reply", ">number", ">mean", ">median", ">99 %", ">longest"]);
+        let mut table = Table::new(&[&["export", "reply"][..], &HEADS].concat());
         let rows = self.exports.iter().flat_map(|e| e.latencies.iter().map(|row| (&e.name, row)));
         for (export, (reply, latency)) in rows.filter(|(_, (_, latency))| latency.count > 0) {
-            table.row([
-                export.clone(),
-                reply.replace('_', " "),
-                latency.count.to_string(),
-                duration(latency.mean_seconds),
-                duration(latency.p50_seconds),
-                duration(latency.p99_seconds),
-                duration(latency.max_seconds),
-            ]);
+            table.row([export.clone(), reply.replace('_', " ")].into_iter().chain(latency.cells()));
         }
         table
     }
