@@ -2,9 +2,8 @@
 //!
 //! First the inodes are described, shard by shard, together with concurrent changes; the end of the
 //! description is the moment of the snapshot. Then the arena is copied from start to end, without
-//! clean space and zero blocks, and verified if it has checksums. Free dirty space may be copied,
-//! too; readers ignore it. Sizes are read before the bytes, because a client writes the bytes
-//! first.
+//! free space and zero blocks, and verified if it has checksums. Sizes are read before the bytes,
+//! because a client writes the bytes first.
 //!
 //! # Concurrency
 //! One thread, possibly of low priority. A request waits at most while one shard is described.
@@ -63,7 +62,7 @@ pub fn snapshot<W: Write>(
     let mut at = 0;
     while at < all {
         let chunk = Range { start: at, len: CHUNK.min(all - at) };
-        for range in dispatcher.snapshot_source().not_clean(chunk) {
+        for range in hold.to_copy(chunk) {
             buffer.resize(range.len as usize, 0);
             read(dispatcher, range.start, &mut buffer)?;
             let bad = dispatcher.snapshot_source().bytes().mend(range.start, &mut buffer);

@@ -264,11 +264,6 @@ impl Space {
         });
     }
 
-    /// Returns the parts of a range that are not known to be free and zero, in order.
-    pub(crate) fn not_clean(&self, range: Range) -> Vec<Range> {
-        self.account.lock().arena.not_clean(range)
-    }
-
     /// Returns the bytes.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes

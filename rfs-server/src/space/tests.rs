@@ -129,6 +129,28 @@ fn released_space_waits_for_the_snapshot_to_copy_it() {
     assert_eq!(space.totals().clean, 2 * M);
 }
 
+/// Catches bytes of removed files in a snapshot, and missing bytes of files that were there at its
+/// moment.
+#[test]
+fn a_snapshot_copies_only_what_files_have_at_its_moment() {
+    const M: u64 = 1 << 20;
+    // There is no zeroing thread, so large dirty space stays dirty.
+    let space = space(16 << 20, Zeroing::Background);
+    let [file, dirty, reached] = [2 * M, 4 * M, 2 * M].map(|len| use_all(&space, len));
+    space.quarantine((1, 1), &[dirty], &[]);
+    space.quarantine((2, 1), &[reached], &[4]);
+    let mut hold = space.hold();
+    let [kept, removed] = [0, M].map(|at| Range { start: file.start + at, len: M });
+    space.quarantine((3, 1), &[removed], &[5]);
+    hold.leave_out_free();
+    let all = Range { start: 0, len: 16 << 20 };
+    assert_eq!(hold.to_copy(all), [file]);
+    space.quarantine((4, 1), &[kept], &[]);
+    space.lease_ended(2, 4);
+    space.tidy();
+    assert_eq!(hold.to_copy(all), [file]);
+}
+
 #[test]
 fn quarantined_space_comes_back_with_the_lease() {
     let space = space(1 << 20, Zeroing::Inline);
@@ -272,7 +294,7 @@ fn shrinking_zeroes_what_is_dirty_and_returns_its_memory() {
     assert_eq!(space.allocate(&[want(1)]), Err(Short::Full));
     space.populate(Range { start: 0, len: 16 * MIB });
     assert_eq!(pages(&space), 4 * MIB, "withdrawn memory stays with the system");
-    assert_eq!(space.not_clean(Range { start: 0, len: 16 * MIB }), [kept]);
+    assert_eq!(space.hold().to_copy(Range { start: 0, len: 16 * MIB }), [kept]);
     // A session can reach the space, so it is no space that can go.
     space.quarantine((1, 1), &[kept], &[7]);
     assert_eq!(resized(&space, MIB), Err(TooSmall { least: 4 * MIB, quarantined: 4 * MIB }));

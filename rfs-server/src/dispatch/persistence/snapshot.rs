@@ -21,7 +21,7 @@ use crate::{
     },
     memory_object::op::{self, Op},
     metadata::attr_table::{ChangeInProgress, ClientFields},
-    space::{alloc::range::Range, bytes::Bytes, hold::Hold},
+    space::{bytes::Bytes, hold::Hold},
 };
 
 /// A snapshot at its moment. All state is recorded but the sizes and times that clients have
@@ -88,8 +88,9 @@ impl<'a> SnapshotSource<'a> {
             sink(log.take()?)?;
         }
         // Before the recording stops: space that a later transaction gives up is then held already.
-        let hold = self.store.space.hold();
+        let mut hold = self.store.space.hold();
         let mut last = log.stop()?;
+        hold.leave_out_free();
         let mut counters = Vec::new();
         op::encode(
             &Op::Counters(self.store.shards.last_number(), self.store.table.used_slots()),
@@ -118,10 +119,5 @@ impl<'a> SnapshotSource<'a> {
     /// Returns the bytes of the files.
     pub(crate) fn bytes(self) -> &'a Bytes {
         self.store.space.bytes()
-    }
-
-    /// Returns the parts of a range that are not known to be free and zero, in order.
-    pub(crate) fn not_clean(self, range: Range) -> Vec<Range> {
-        self.store.space.not_clean(range)
     }
 }

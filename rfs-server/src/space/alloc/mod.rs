@@ -117,7 +117,8 @@ pub struct Arena {
     withdrawn: FreeMap,
     dirty: VecDeque<Range>,
     dirty_bytes: u64,
-    zeroing: u64,
+    /// Ranges that callers are zeroing, a few at a time.
+    zeroing: Vec<Range>,
     /// By inode and first byte.
     quarantine: HashMap<u64, BTreeMap<u64, Quarantined>>,
     quarantined: u64,
@@ -134,7 +135,7 @@ impl Arena {
             withdrawn: FreeMap::default(),
             dirty: VecDeque::new(),
             dirty_bytes: 0,
-            zeroing: 0,
+            zeroing: Vec::new(),
             quarantine: HashMap::new(),
             quarantined: 0,
         }
@@ -232,6 +233,14 @@ impl Arena {
         self.let_go(|entry| entry.holders.retain(|&holder| holder != session));
     }
 
+    /// Returns the free ranges that may not be zero, in no order. Leaves out quarantined space
+    /// that `holder` can reach.
+    pub fn not_zero(&self, holder: u64) -> Vec<Range> {
+        let quarantined = self.quarantine.values().flat_map(BTreeMap::values);
+        let others = quarantined.filter(|entry| !entry.holders.contains(&holder)).map(|entry| entry.range);
+        self.dirty.iter().chain(&self.zeroing).copied().chain(others).collect()
+    }
+
     /// Returns the parts of a range that are not known to be free and zero, in order.
     pub fn not_clean(&self, range: Range) -> Vec<Range> {
         let gaps = self.clean.gaps(range);
@@ -261,7 +270,7 @@ impl Arena {
         Totals {
             len: self.len,
             clean: self.clean.total(),
-            dirty: self.dirty_bytes + self.zeroing,
+            dirty: self.dirty_bytes + self.zeroing_bytes(),
             quarantined: self.quarantined,
         }
     }
@@ -302,7 +311,7 @@ impl Arena {
             need = need.checked_add(want.need).ok_or(Short::Full)?;
         }
         if need > self.clean.total() {
-            let enough = need - self.clean.total() <= self.dirty_bytes + self.zeroing;
+            let enough = need - self.clean.total() <= self.dirty_bytes + self.zeroing_bytes();
             return Err(if enough { Short::Dirty } else { Short::Full });
         }
         // Space ahead of need must leave enough for the needs of the other entries.
@@ -448,21 +457,32 @@ impl Arena {
             first.len -= taken.len;
         }
         self.dirty_bytes -= taken.len;
-        self.zeroing += taken.len;
+        self.zeroing.push(taken);
         Some(taken)
     }
 
     /// Puts aside a range from [`Arena::take_dirty`] that could not be zeroed, until
     /// [`Arena::session_ended`] of the holder.
     pub fn not_zeroed(&mut self, range: Range, holder: u64) {
-        self.zeroing -= range.len;
+        self.end_zeroing(range);
         self.quarantine((0, 0), range, &[holder]);
     }
 
     /// Adds a range from [`Arena::take_dirty`] that is zero now.
     pub fn zeroed(&mut self, range: Range) {
-        self.zeroing -= range.len;
+        self.end_zeroing(range);
         self.clean.insert(range);
+    }
+
+    fn end_zeroing(&mut self, range: Range) {
+        let at = self.zeroing.iter().position(|one| *one == range);
+        debug_assert!(at.is_some(), "not being zeroed: {range:?}");
+        at.map(|at| self.zeroing.swap_remove(at));
+    }
+
+    /// Returns the bytes that callers are zeroing.
+    fn zeroing_bytes(&self) -> u64 {
+        self.zeroing.iter().map(|range| range.len).sum()
     }
 }
 

@@ -37,7 +37,7 @@ impl Arena {
             len: self.own_len(),
             clean: self.clean.own_total(),
             dirty: self.dirty.iter().copied().filter(is_own).fold(0, sum),
-            zeroing: self.zeroing,
+            zeroing: self.zeroing_bytes(),
             quarantined: held.filter(is_own).fold(0, sum),
         }
     }

@@ -269,6 +269,14 @@ fn agree(arena: &Arena, model: &Model) {
     let not_clean: Vec<u64> =
         arena.not_clean(range(0, CELLS)).iter().flat_map(|range| range.start..range.end()).collect();
     assert_eq!(not_clean, (0..CELLS).filter(|&at| !free(at)).collect::<Vec<_>>());
+    let not_zero = |at: &u64| match &model.cells[*at as usize] {
+        Cell::Dirty | Cell::Zeroing => true,
+        Cell::Quarantined(_, holders) => !holders.contains(&1),
+        Cell::Clean | Cell::Used | Cell::Withdrawn => false,
+    };
+    let mut found: Vec<u64> = arena.not_zero(1).iter().flat_map(|range| range.start..range.end()).collect();
+    found.sort_unstable();
+    assert_eq!(found, (0..CELLS).filter(not_zero).collect::<Vec<_>>());
 }
 
 proptest! {
