@@ -150,25 +150,32 @@ require_cargo() {
     fi
 }
 
-# Builds the programs of the tests in release mode: one selection of packages for all scripts, so
-# that nothing is built twice.
-build_release() {
-    # shellcheck disable=SC2154  # the sourcing script sets root
-    (cd "$root" && cargo build --release --locked --quiet -p rfs-server -p rfs-fuse -p iozone -p reliability)
+# Prints the packages of build_release, as options of cargo.
+release_packages() {
+    printf -- '-p %s\n' rfs-server rfs-fuse iozone reliability rfs-preload rfs-c rfs-paging rfs-paging-preload packaging jakiro nessie rstore
 }
 
-# build_preload PROFILE: builds the programs and the preload library. In release mode by itself, so
-# that the programs stay as build_release has built them.
-build_preload() {
+# Builds the programs of the tests in release mode: one selection of packages for all scripts, as
+# Cargo builds a crate once more for a selection that gives it other features. rfs-python and
+# rdmabox-bench are built by themselves: their features are not those of the programs that `mount`
+# and iozone/run build.
+build_release() {
+    local packages
+    read -rd "" -a packages < <(release_packages) || true
     # shellcheck disable=SC2154  # the sourcing script sets root
-    (
-        cd "$root" || exit
-        if [[ $1 == release ]]; then
-            build_release && cargo build --release --locked --quiet -p rfs-preload
-        else
-            cargo build --profile "$1" --locked --quiet -p rfs-server -p rfs-fuse -p rfs-preload
-        fi
-    )
+    (cd "$root" && cargo build --release --locked --quiet "${packages[@]}")
+}
+
+# build_programs PROFILE PACKAGE...: builds packages of build_release, in release mode as it does.
+build_programs() {
+    local profile=$1 package packages=()
+    shift
+    [[ $profile != release ]] || { build_release && return; }
+    for package; do
+        packages+=(-p "$package")
+    done
+    # shellcheck disable=SC2154  # the sourcing script sets root
+    (cd "$root" && cargo build --profile "$profile" --locked --quiet "${packages[@]}")
 }
 
 # Prints the version of the programs.
