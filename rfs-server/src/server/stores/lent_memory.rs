@@ -6,7 +6,8 @@
 //!
 //! # Concurrency
 //! Any thread calls. While stores are asked for the end of doubts, a lock keeps other threads from
-//! asking the same; they do not wait for it. No other lock is held while a store is asked.
+//! asking the same; they do not wait for it. No other lock of the pool is held while a store is
+//! asked. A transaction may hold shards.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +17,32 @@ use rfs_proto::StoreAccess;
 use super::{member::PoolStore, pool_stores::PoolStores};
 use crate::space::lent::{LentMemory, StoreFailure};
 
+/// The stores that have not answered in a round of orders. They are not asked again in the round,
+/// because each attempt costs a time limit.
+#[derive(Debug, Default)]
+struct Silent(BTreeSet<u16>);
+
+impl Silent {
+    /// Gives an order to a store, unless it is silent. Returns true if the store has obeyed.
+    fn order(&mut self, store: u16, give: impl FnOnce() -> bool) -> bool {
+        if self.0.contains(&store) {
+            return false;
+        }
+        let is_done = give();
+        if !is_done {
+            self.0.insert(store);
+        }
+        is_done
+    }
+}
+
 impl PoolStores {
     /// Ends the access of a client to all stores. Returns true if it can reach none any more.
-    fn fenced_everywhere(&self, client: u64) -> bool {
-        // All are asked, so that one store that does not answer delays no other.
-        self.members().iter().filter(|store| !fenced(store, client)).count() == 0
+    fn fenced_everywhere(&self, client: u64, silent: &mut Silent) -> bool {
+        let stores = self.members();
+        // The others are asked, too, so that one store that does not answer delays no other.
+        let reached = stores.iter().filter(|store| !silent.order(store.number(), || fenced(store, client)));
+        reached.count() == 0
     }
 }
 
@@ -62,8 +84,9 @@ impl LentMemory for PoolStores {
     }
 
     fn fence(&self, session: u64) -> bool {
-        let clients = self.accesses.lock().clients(session);
-        let all = clients.into_iter().filter(|client| !self.fenced_everywhere(*client)).count() == 0;
+        let (clients, mut silent) = (self.accesses.lock().clients(session), Silent::default());
+        let reaching = clients.into_iter().filter(|client| !self.fenced_everywhere(*client, &mut silent));
+        let all = reaching.count() == 0;
         if all {
             self.accesses.lock().forget(session);
         }
@@ -82,22 +105,19 @@ impl LentMemory for PoolStores {
         // The thread that has begun asks for all.
         let Some(_ending) = self.ending.try_lock() else { return };
         let doubts = self.accesses.lock().doubts();
-        let mut silent = BTreeSet::new();
+        let mut silent = Silent::default();
         for doubt in doubts {
-            // Each store that does not answer costs one time limit.
-            if silent.contains(&doubt.store) {
-                continue;
-            }
             // The memory of a store that has left the pool is in no other file's way.
-            if self.store(doubt.store).is_ok_and(|store| !fenced(&store, doubt.client)) {
-                silent.insert(doubt.store);
+            if let Ok(store) = self.store(doubt.store)
+                && !silent.order(doubt.store, || fenced(&store, doubt.client))
+            {
                 continue;
             }
             if self.accesses.lock().ended(doubt) {
                 ended(doubt.store);
             }
             // A further number was given for this store only. It is void everywhere from now on.
-            if doubt.client != doubt.session && self.fenced_everywhere(doubt.client) {
+            if doubt.client != doubt.session && self.fenced_everywhere(doubt.client, &mut silent) {
                 self.accesses.lock().fenced(doubt.session, doubt.client);
             }
         }
@@ -113,5 +133,25 @@ fn fenced(store: &PoolStore, client: u64) -> bool {
             log::debug!("client {client} is not fenced yet: {error}");
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a round that asks a silent store for each doubt: each costs a time limit, and the
+    /// doubts about other stores wait for all of them.
+    #[test]
+    fn a_round_asks_a_silent_store_once() {
+        let (mut silent, mut asked) = (Silent::default(), Vec::new());
+        for (store, answers) in [(1, true), (2, false), (1, true), (2, true), (3, false), (2, true)] {
+            let is_done = silent.order(store, || {
+                asked.push(store);
+                answers
+            });
+            assert_eq!(is_done, store == 1);
+        }
+        assert_eq!(asked, [1, 2, 1, 3]);
     }
 }

@@ -1,7 +1,8 @@
 //! The stores of the pool: how the server takes them over, adds and removes them.
 //!
 //! # Concurrency
-//! Any thread calls. Locks are held for moments, and none while a store is asked.
+//! Any thread calls. A thread that changes the pool holds `change` while it asks a store and writes
+//! the registry. The other locks are held for moments, but for `ending` (`LentMemory::end_doubts`).
 
 use std::{
     collections::BTreeMap,
