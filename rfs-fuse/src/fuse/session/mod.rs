@@ -1,8 +1,9 @@
 //! Receives requests from the kernel, and sends the replies.
 //!
 //! fuser negotiates ([`negotiation`]). Then [`device`] receives requests over `/dev/fuse`, and
-//! [`ring`] over io_uring where the kernel offers it. A [`Filesystem`] does not know how a request
-//! arrived. Names and values are fuser's.
+//! [`ring`] over io_uring where the kernel offers it. Both decode them by [`wire`], and answer
+//! through a [`slot`]. A [`Filesystem`] does not know how a request arrived. Names and values are
+//! fuser's.
 //!
 //! # Concurrency
 //! Several session threads call the [`Filesystem`]. Any thread may send a reply.
@@ -13,9 +14,11 @@ mod negotiation;
 mod reply;
 mod request_counts;
 mod ring;
+mod slot;
 mod thread_end;
 pub(super) mod threads;
 mod trace;
+mod wire;
 
 use std::{ffi::OsStr, path::Path, time::SystemTime};
 
@@ -33,7 +36,8 @@ pub use self::{
         ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
     },
     request_counts::RequestCounts,
-    ring::{OtherRequests, Ring, Serving, SwitchError},
+    ring::{Ring, Serving, SwitchError},
+    slot::OtherRequests,
 };
 
 pub(crate) use self::{

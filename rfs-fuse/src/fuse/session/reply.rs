@@ -13,8 +13,9 @@ use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INode
 use zerocopy::IntoBytes;
 
 use super::{
-    ring::{List, OtherRequests, Slot, abi},
+    slot::{List, OtherRequests, Slot},
     trace::KernelRequest,
+    wire::abi,
 };
 
 /// The request in a trace, if there is one.

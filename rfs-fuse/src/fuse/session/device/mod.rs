@@ -2,8 +2,8 @@
 //!
 //! The loop begins after INIT, which the kernel sends once per mount. So a process can continue
 //! the mount of a dead one: [`resent`] has the kernel send again what the dead process had taken.
-//! Requests and answers are those of the ring (`decode`, `slot`). Answers go to the device of
-//! their request.
+//! Requests and answers are those of a ring (`wire`, `slot`). Answers go to the device of their
+//! request.
 //!
 //! A mount that outlives its process has a kept state, and devices that another process has open,
 //! too: the kernel ends the requests of a device when its last descriptor is closed.
@@ -34,13 +34,10 @@ use super::{
     Filesystem, Request, RequestKind, Trace,
     channel::Channel,
     reply::Traced,
-    ring::{
-        abi::InHeader,
-        decode::{self, opcode},
-        slot::Slot,
-    },
+    slot::Slot,
     thread_end,
     trace::Details,
+    wire::{abi::InHeader, decode, opcode},
 };
 use crate::fuse::affinity::{Placement, RequestLog};
 

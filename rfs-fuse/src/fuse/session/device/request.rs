@@ -3,7 +3,7 @@
 use fuser::INodeNo;
 use zerocopy::FromBytes;
 
-use crate::fuse::session::ring::{abi::InHeader, decode::opcode};
+use crate::fuse::session::wire::{abi::InHeader, opcode};
 
 /// FUSE_UNIQUE_RESEND: the kernel has sent the request before.
 const RESENT: u64 = 1 << 63;

@@ -12,7 +12,7 @@ use super::{
     buffer::ReceiveBuffer,
     request::{Arrived, parse},
 };
-use crate::fuse::session::ring::abi::OutHeader;
+use crate::fuse::session::wire::abi::OutHeader;
 
 /// FUSE_NOTIFY_RESEND, from Linux 6.9 on.
 const NOTIFY_RESEND: i32 = 7;

@@ -13,14 +13,15 @@ use std::{io, ptr::NonNull};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::abi::{EntryHeaders, EntryInOut, OutHeader};
+use super::abi::{EntryHeaders, EntryInOut};
+use crate::fuse::session::wire::abi::OutHeader;
 
 /// Length of the headers, which have a page of their own.
 const HEADERS: usize = 4096;
 
 /// An entry. Only the holder of an unanswered request may access its memory.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(in crate::fuse::session) struct Entry {
     headers: NonNull<EntryHeaders>,
     payload: NonNull<u8>,
     payload_len: usize,
@@ -82,18 +83,18 @@ impl Entry {
     /// The request has no answer, and no other slice of its payload exists, while the slice is in
     /// use.
     #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn payload_mut(&self, len: usize) -> &mut [u8] {
+    pub(in crate::fuse::session) unsafe fn payload_mut(&self, len: usize) -> &mut [u8] {
         // SAFETY: mapped memory. The caller guarantees that the slice is the only one.
         unsafe { std::slice::from_raw_parts_mut(self.payload.as_ptr(), len.min(self.payload_len)) }
     }
 
     /// Returns the address of the payload.
-    pub(super) fn payload_start(&self) -> *mut u8 {
+    pub(in crate::fuse::session) fn payload_start(&self) -> *mut u8 {
         self.payload.as_ptr()
     }
 
     /// Returns the maximum length of a payload.
-    pub(super) fn payload_len(&self) -> usize {
+    pub(in crate::fuse::session) fn payload_len(&self) -> usize {
         self.payload_len
     }
 

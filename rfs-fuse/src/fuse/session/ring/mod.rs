@@ -5,19 +5,19 @@
 //! Threads bound to that core serve it, so no thread on another core wakes up. `/dev/fuse` stays
 //! in use for FORGET and INTERRUPT, and for notifications.
 //!
-//! [`abi`] has the structures, [`decode`] the requests, [`slot`] the answers, and [`entry`] the
-//! memory shared with the kernel. [`worker`] has the threads, [`cores`] assigns queues to them,
-//! and [`switch`] is the kernel's switch.
+//! [`abi`] has the structures of rings, [`entry`] the memory shared with the kernel, and
+//! [`answers`] the answers for it. [`worker`] has the threads, [`cores`] assigns queues to them,
+//! and [`switch`] is the kernel's switch. Requests are those of `/dev/fuse`
+//! ([`wire`](super::wire)).
 //!
 //! # Concurrency
-//! Each ring belongs to one thread. Any thread answers a request through [`slot`].
+//! Each ring belongs to one thread. Any thread answers a request through a `Slot`.
 
-pub(super) mod abi;
+mod abi;
+pub(super) mod answers;
 mod cores;
-pub(super) mod decode;
-mod entry;
+pub(super) mod entry;
 mod kick;
-pub(super) mod slot;
 mod switch;
 #[cfg(test)]
 mod tests;
@@ -33,12 +33,11 @@ use std::{
     time::Duration,
 };
 
-pub(super) use self::slot::{List, Slot};
+pub use self::switch::SwitchError;
 use self::{
     kick::{Kick, bind_to_core},
     worker::{Mount, Worker},
 };
-pub use self::{slot::OtherRequests, switch::SwitchError};
 use super::Filesystem;
 use crate::fuse::{session::Trace, settings::Settings};
 

@@ -17,12 +17,18 @@ use rfs_proto::LockClass;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    abi::{EntryHeaders, InHeader, PART, ReadWriteIn, SetattrIn},
-    decode::{Incoming, bytes_moved, dispatch},
+    abi::{EntryHeaders, PART},
+    answers::{Answer, Answers, Payload},
     entry::Entry,
-    slot::{Answer, Answers, OtherRequests, Payload, Slot},
 };
-use crate::fuse::session::*;
+use crate::fuse::session::{
+    slot::Slot,
+    wire::{
+        abi::{InHeader, ReadWriteIn, SetattrIn},
+        decode::{Incoming, dispatch},
+    },
+    *,
+};
 
 const UNIQUE: u64 = 77;
 const PAYLOAD: usize = 8192;
@@ -455,7 +461,7 @@ fn only_reads_and_writes_move_bytes() {
         let header = InHeader { opcode, ..InHeader::new_zeroed() };
         header.write_to_prefix(&mut headers.in_out).unwrap();
         ReadWriteIn { size: 4096, ..ReadWriteIn::new_zeroed() }.write_to_prefix(&mut headers.op_in).unwrap();
-        bytes_moved(&headers)
+        headers.bytes_moved()
     };
     let moving: Vec<u32> = (0..60).filter(|&opcode| moved(opcode).is_some()).collect();
     assert_eq!(moving, [15, 16]);

@@ -19,15 +19,20 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::{
-    abi::{CMD_COMMIT_AND_FETCH, CMD_REGISTER, CmdReq, EntryHeaders, EntryInOut, InHeader, OutHeader},
-    decode::{self, Incoming},
+    abi::{CMD_COMMIT_AND_FETCH, CMD_REGISTER, CmdReq, EntryHeaders, EntryInOut},
+    answers::{Answer, Answers, Payload},
     entry::Entry,
     kick::Kick,
-    slot::{Answer, Answers, OtherRequests, Payload, Slot},
 };
 use crate::fuse::session::{
     Filesystem, RequestKind,
+    slot::{OtherRequests, Slot},
     trace::{Details, Trace},
+    wire::{
+        self,
+        abi::{InHeader, OutHeader},
+        decode::{self, Incoming},
+    },
 };
 
 /// Capacity of the submission queue.
@@ -207,7 +212,7 @@ impl Worker {
         };
         let traced = match mount.trace.is_on() {
             true => {
-                let (bytes, place) = decode::moved(&headers);
+                let (bytes, place) = headers.moved();
                 let name = RequestKind::of_opcode(header.opcode).name();
                 mount.trace.arrive(header.unique, name, Details { caller: header.pid, bytes, place })
             }
@@ -219,7 +224,7 @@ impl Worker {
         // SAFETY: the entry is given back only after this call. A slot writes to the payload only
         // where the decoded parts are copies (`decode`).
         let payload = unsafe { memory.payload(headers.entry.payload_sz as usize) };
-        if header.opcode == decode::opcode::RELEASE {
+        if header.opcode == wire::opcode::RELEASE {
             filesystem.will_release();
         }
         decode::dispatch(filesystem, &Incoming { header, op: &headers.op_in, payload }, slot);
@@ -277,7 +282,7 @@ impl Worker {
 
 /// Returns true for a small read or write.
 fn is_small(headers: &EntryHeaders) -> bool {
-    decode::bytes_moved(headers).is_some_and(|bytes| bytes <= SMALL)
+    headers.bytes_moved().is_some_and(|bytes| bytes <= SMALL)
 }
 
 /// Returns true for errors that mean the end of the mount.

@@ -1,105 +1,26 @@
-//! Requests of a ring or of `/dev/fuse`, and their answers.
+//! A request of the kernel, and the way of its answer: to a ring or to `/dev/fuse`.
 //!
 //! # Concurrency
-//! Any thread answers a [`Slot`]. One lock over the answers of a ring's thread, which alone gives
-//! them to the kernel.
+//! Any thread answers a [`Slot`]. The answers of a ring's thread have a lock ([`Answers`]).
 
-use std::{
-    io::Write,
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-};
+use std::{io::Write, sync::Arc};
 
-use parking_lot::Mutex;
 use rfs_client::announce_receive_buffer;
-use rustix::{
-    event::{EventfdFlags, eventfd},
-    io::Errno,
-};
+use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::{abi::Dirent, entry::Entry};
-use crate::fuse::session::{channel::Channel, reply::Traced};
-
-/// Length of the longest structure in an answer.
-const SMALL: usize = 144;
+use super::{
+    channel::Channel,
+    reply::Traced,
+    ring::{
+        answers::{Answer, Answers, Payload},
+        entry::Entry,
+    },
+    wire::abi::Dirent,
+};
 
 /// Bytes that a list over `/dev/fuse` has room for from the beginning, at most.
 const MAX_LIST: usize = 64 * 1024;
-
-/// Bytes of an answer behind its header.
-#[derive(Debug)]
-pub(super) enum Payload {
-    /// Bytes that are copied into the entry's payload later, when the request's handler has
-    /// returned.
-    Small([u8; SMALL], usize),
-    /// Number of bytes in the entry's payload.
-    InPlace(usize),
-}
-
-/// Answer to the request of an entry.
-#[derive(Debug)]
-pub(super) struct Answer {
-    /// Number of the entry within its thread.
-    pub(super) entry: usize,
-    pub(super) unique: u64,
-    /// An error number, or 0.
-    pub(super) errno: i32,
-    pub(super) payload: Payload,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    answers: Vec<Answer>,
-    /// True while the thread waits in the kernel and needs a wake-up.
-    asleep: bool,
-}
-
-/// Answers for the thread of a ring. Only that thread gives entries back, because the kernel runs
-/// an entry's work on the thread that gave it back last.
-#[derive(Debug)]
-pub(super) struct Answers {
-    state: Mutex<State>,
-    /// eventfd that wakes the thread.
-    wake: OwnedFd,
-}
-
-impl Answers {
-    pub(super) fn new() -> Result<Answers, Errno> {
-        Ok(Answers { state: Mutex::default(), wake: eventfd(0, EventfdFlags::CLOEXEC)? })
-    }
-
-    /// Returns the eventfd, which the thread reads while it waits.
-    pub(super) fn wake(&self) -> impl AsFd {
-        &self.wake
-    }
-
-    fn push(&self, answer: Answer) {
-        let asleep = {
-            let mut state = self.state.lock();
-            state.answers.push(answer);
-            std::mem::take(&mut state.asleep)
-        };
-        if asleep && let Err(e) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
-            log::error!("cannot wake the thread of a ring: {e}");
-        }
-    }
-
-    /// Takes the answers, in exchange for an empty list. The thread counts as awake.
-    pub(super) fn take(&self, empty: &mut Vec<Answer>) {
-        debug_assert!(empty.is_empty());
-        let mut state = self.state.lock();
-        state.asleep = false;
-        std::mem::swap(&mut state.answers, empty);
-    }
-
-    /// Returns true if there is no answer, so the thread may sleep. The next answer wakes it.
-    pub(super) fn may_sleep(&self) -> bool {
-        let mut state = self.state.lock();
-        state.asleep = state.answers.is_empty();
-        state.asleep
-    }
-}
 
 /// Where the answer to a request goes.
 #[derive(Debug)]
@@ -183,14 +104,7 @@ impl Slot {
         self.begin_reply();
         match open {
             Route::Ring { answers, entry, .. } => {
-                let payload = if bytes.is_empty() {
-                    Payload::InPlace(0)
-                } else {
-                    let mut small = [0; SMALL];
-                    small[..bytes.len()].copy_from_slice(bytes);
-                    Payload::Small(small, bytes.len())
-                };
-                answers.push(Answer { entry, unique, errno, payload });
+                answers.push(Answer { entry, unique, errno, payload: Payload::copy_of(bytes) });
             }
             Route::Device(channel) => channel.send(unique, errno, bytes),
         }

@@ -1,7 +1,7 @@
-//! Decodes requests of a ring, and calls the [`Filesystem`].
+//! Decodes requests of the kernel, and calls the [`Filesystem`].
 //!
 //! # Concurrency
-//! The thread of the ring. Takes no locks.
+//! The thread that took the request. Takes no locks.
 
 use std::{
     ffi::OsStr,
@@ -17,55 +17,16 @@ use zerocopy::FromBytes;
 
 use super::{
     abi::{
-        BTIME, CopyFileRangeIn, CreateIn, EntryHeaders, FallocateIn, FlushIn, FsyncIn, GetxattrIn, InHeader,
-        LinkIn, LkIn, LseekIn, MkdirIn, MknodIn, OpenIn, ReadWriteIn, ReleaseIn, Rename2In, RenameIn,
-        SetattrIn, SetxattrIn, StatxIn,
+        BTIME, CopyFileRangeIn, CreateIn, FallocateIn, FlushIn, FsyncIn, GetxattrIn, InHeader, LinkIn, LkIn,
+        LseekIn, MkdirIn, MknodIn, OpenIn, ReadWriteIn, ReleaseIn, Rename2In, RenameIn, SetattrIn,
+        SetxattrIn, StatxIn,
     },
+    opcode,
+};
+use crate::fuse::session::{
+    Filesystem, Lock, LockedBy, Request, RequestKind,
     slot::{List, Slot},
 };
-use crate::fuse::session::{Filesystem, Lock, LockedBy, Request, RequestKind};
-
-/// `enum fuse_opcode`: the requests that arrive over a ring.
-pub(in crate::fuse::session) mod opcode {
-    pub(in crate::fuse::session) const LOOKUP: u32 = 1;
-    pub(in crate::fuse::session) const GETATTR: u32 = 3;
-    pub(in crate::fuse::session) const SETATTR: u32 = 4;
-    pub(in crate::fuse::session) const READLINK: u32 = 5;
-    pub(in crate::fuse::session) const SYMLINK: u32 = 6;
-    pub(in crate::fuse::session) const MKNOD: u32 = 8;
-    pub(in crate::fuse::session) const MKDIR: u32 = 9;
-    pub(in crate::fuse::session) const UNLINK: u32 = 10;
-    pub(in crate::fuse::session) const RMDIR: u32 = 11;
-    pub(in crate::fuse::session) const RENAME: u32 = 12;
-    pub(in crate::fuse::session) const LINK: u32 = 13;
-    pub(in crate::fuse::session) const OPEN: u32 = 14;
-    pub(in crate::fuse::session) const READ: u32 = 15;
-    pub(in crate::fuse::session) const WRITE: u32 = 16;
-    pub(in crate::fuse::session) const STATFS: u32 = 17;
-    pub(in crate::fuse::session) const RELEASE: u32 = 18;
-    pub(in crate::fuse::session) const FSYNC: u32 = 20;
-    pub(in crate::fuse::session) const SETXATTR: u32 = 21;
-    pub(in crate::fuse::session) const GETXATTR: u32 = 22;
-    pub(in crate::fuse::session) const LISTXATTR: u32 = 23;
-    pub(in crate::fuse::session) const REMOVEXATTR: u32 = 24;
-    pub(in crate::fuse::session) const FLUSH: u32 = 25;
-    pub(in crate::fuse::session) const OPENDIR: u32 = 27;
-    pub(in crate::fuse::session) const READDIR: u32 = 28;
-    pub(in crate::fuse::session) const RELEASEDIR: u32 = 29;
-    pub(in crate::fuse::session) const FSYNCDIR: u32 = 30;
-    pub(in crate::fuse::session) const GETLK: u32 = 31;
-    pub(in crate::fuse::session) const SETLK: u32 = 32;
-    pub(in crate::fuse::session) const SETLKW: u32 = 33;
-    pub(in crate::fuse::session) const CREATE: u32 = 35;
-    pub(in crate::fuse::session) const DESTROY: u32 = 38;
-    pub(in crate::fuse::session) const FALLOCATE: u32 = 43;
-    pub(in crate::fuse::session) const READDIRPLUS: u32 = 44;
-    pub(in crate::fuse::session) const RENAME2: u32 = 45;
-    pub(in crate::fuse::session) const LSEEK: u32 = 46;
-    pub(in crate::fuse::session) const COPY_FILE_RANGE: u32 = 47;
-    pub(in crate::fuse::session) const TMPFILE: u32 = 51;
-    pub(in crate::fuse::session) const STATX: u32 = 52;
-}
 
 /// `FATTR_*`: flags for the fields of a SETATTR.
 mod fattr {
@@ -92,22 +53,6 @@ pub(in crate::fuse::session) struct Incoming<'a> {
     pub(in crate::fuse::session) op: &'a [u8],
     /// Names, values and data behind the structure.
     pub(in crate::fuse::session) payload: &'a [u8],
-}
-
-/// Returns the number of data bytes of a read or write, and `None` for other requests.
-pub(super) fn bytes_moved(headers: &EntryHeaders) -> Option<u32> {
-    let (header, _) = InHeader::read_from_prefix(&headers.in_out).ok()?;
-    let (op, _) = ReadWriteIn::read_from_prefix(&headers.op_in).ok()?;
-    matches!(header.opcode, opcode::READ | opcode::WRITE).then_some(op.size)
-}
-
-/// Returns the number of data bytes of a request, and inode and offset of a read or write.
-pub(super) fn moved(headers: &EntryHeaders) -> (u64, Option<(u64, u64)>) {
-    let bytes = bytes_moved(headers).map_or(0, u64::from);
-    let header = InHeader::read_from_prefix(&headers.in_out).map(|(header, _)| header);
-    let op = ReadWriteIn::read_from_prefix(&headers.op_in).map(|(op, _)| op);
-    let place = header.ok().zip(op.ok()).map(|(header, op)| (header.nodeid, op.offset));
-    (bytes, place.filter(|_| bytes > 0))
 }
 
 impl<'a> Incoming<'a> {
