@@ -153,3 +153,28 @@ fn rstore() -> Program {
         see_also: &["rfs-server(8)"],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/user/options.md has a row for each option of these programs, and no row for another
+    /// one. Catches an option that came, went or was renamed without the page.
+    #[test]
+    fn the_page_of_options_has_each_option() {
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/user/options.md"));
+        let page = page.expect("the page of options");
+        for Program { command, .. } in [server(), fuse()] {
+            let heading = format!("{}\n", command.get_name());
+            let section = page.split("\n## ").find(|section| section.starts_with(&heading)).expect(&heading);
+            let name = |line: &str| Some(line.strip_prefix("| `--")?.split([' ', '`']).next()?.to_owned());
+            let mut documented: Vec<String> = section.lines().filter_map(name).collect();
+            let options = command.get_arguments().filter(|option| !option.is_hide_set());
+            let mut options: Vec<String> =
+                options.filter_map(|option| option.get_long()).map(Into::into).collect();
+            documented.sort_unstable();
+            options.sort_unstable();
+            assert_eq!(documented, options, "{heading}");
+        }
+    }
+}

@@ -146,23 +146,6 @@ fn the_background_process_gets_the_same_arguments() {
     assert_eq!(detached_arguments(&given), ["--detached", "a:1", "/m"]);
 }
 
-/// docs/user/options.md has a row for each option, and no row for another one.
-#[test]
-fn the_manual_has_each_option() {
-    use clap::CommandFactory;
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/user/options.md"));
-    let page = page.expect("the page of options");
-    let section = page.split("\n## ").find(|section| section.starts_with("rfs-fuse\n")).expect("a section");
-    let name = |line: &str| Some(line.strip_prefix("| `--")?.split([' ', '`']).next()?.to_owned());
-    let mut documented: Vec<String> = section.lines().filter_map(name).collect();
-    let command = Args::command();
-    let options = command.get_arguments().filter(|option| !option.is_hide_set());
-    let mut options: Vec<String> = options.filter_map(|option| option.get_long()).map(Into::into).collect();
-    documented.sort_unstable();
-    options.sort_unstable();
-    assert_eq!(documented, options);
-}
-
 /// The name of an option before it was renamed still works, also in a list of mount(8) options.
 #[test]
 fn busy_polling_has_its_earlier_name() {

@@ -21,22 +21,6 @@ fn the_option_definition_is_consistent() {
     Cli::command().debug_assert();
 }
 
-/// docs/user/options.md has a row for each option, and no row for another one.
-#[test]
-fn the_manual_has_each_option() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/user/options.md"));
-    let page = page.expect("the page of options");
-    let section = page.split("\n## ").find(|section| section.starts_with("rfs-server\n")).expect("a section");
-    let name = |line: &str| Some(line.strip_prefix("| `--")?.split([' ', '`']).next()?.to_owned());
-    let mut documented: Vec<String> = section.lines().filter_map(name).collect();
-    let command = Cli::command();
-    let options = command.get_arguments().filter(|option| !option.is_hide_set());
-    let mut options: Vec<String> = options.filter_map(|option| option.get_long()).map(Into::into).collect();
-    documented.sort_unstable();
-    options.sort_unstable();
-    assert_eq!(documented, options);
-}
-
 #[test]
 fn options_become_configuration() {
     let cli = Cli::try_parse_from([
