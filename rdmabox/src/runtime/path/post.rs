@@ -20,7 +20,7 @@ use crate::{
     mapping::Memory,
     memory::{Loan, PreMrBuf, PreMrPool},
     runtime::{
-        lane::{Kind, Member, PostedWr, wr_id},
+        lane::{Finished, Kind, Member, PostedWr, QpGeneration, wr_id},
         queue::{Batch, FenceTracker, GroupOp, Pending, Ready, Repeat, Request},
         state::Runtime,
         trace::LocalMemory,
@@ -329,6 +329,39 @@ impl Runtime {
         outcome
     }
 
+    /// Finishes the refused requests of a batch that was posted, and wakes the threads whose
+    /// requests it took. The caller holds no lock.
+    #[inline(always)]
+    fn settle_post(
+        &self,
+        (index, generation): (usize, QpGeneration),
+        refused: &mut Finished,
+        other_tickets: &mut Vec<Arc<Ticket>>,
+    ) {
+        let lane = &self.lanes[index];
+        let cq_index = lane.cq_index;
+        if !refused.wrs.is_empty() {
+            self.finish_taken(|finished| self.take_down(index, generation, finished));
+            self.finish_all(refused);
+            self.after_flush(index);
+        } else if lane.is_down() {
+            // The lane failed after its entries were reserved. The thread that took it down may
+            // have missed these requests.
+            self.flush_if_down(index);
+        }
+        if self.cq_waiters[cq_index].has_poller() {
+            self.wake_poller(cq_index);
+            other_tickets.clear();
+        }
+        for ticket in other_tickets.drain(..) {
+            if ticket.is_detached() {
+                self.wake_poller(cq_index);
+            } else if ticket.has_thread() {
+                self.cq_waiters[cq_index].register_expected(&ticket);
+            }
+        }
+    }
+
     /// Posts a batch on its lane.
     pub(crate) fn post(&self, mut batch: Box<Batch>) {
         let Batch { lane: index, chain, sges, ready, members, other_tickets, refused } = &mut *batch;
@@ -396,26 +429,7 @@ impl Runtime {
             generation
         };
         sges.clear();
-        if !refused.wrs.is_empty() {
-            self.finish_taken(|finished| self.take_down(index, generation, finished));
-            self.finish_all(refused);
-            self.after_flush(index);
-        } else if lane.is_down() {
-            // The lane failed after its entries were reserved. The thread that took it down may
-            // have missed these requests.
-            self.flush_if_down(index);
-        }
-        if self.cq_waiters[cq_index].has_poller() {
-            self.wake_poller(cq_index);
-            other_tickets.clear();
-        }
-        for ticket in other_tickets.drain(..) {
-            if ticket.is_detached() {
-                self.wake_poller(cq_index);
-            } else if ticket.has_thread() {
-                self.cq_waiters[cq_index].register_expected(&ticket);
-            }
-        }
+        self.settle_post((index, generation), refused, other_tickets);
         self.batch_pool.put(batch);
     }
 }
