@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rdmabox::stats::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::text::duration;
@@ -48,7 +49,7 @@ impl Latency {
 
     /// Creates a summary of `count` durations with a sum. `percentile` returns the duration that a
     /// percentage does not exceed, and `count_up_to` the number of durations up to a limit.
-    pub fn new(
+    pub(crate) fn new(
         (count, sum): (u64, Duration),
         percentile: impl Fn(f64) -> Duration,
         count_up_to: impl Fn(Duration) -> u64,
@@ -66,9 +67,28 @@ impl Latency {
     }
 }
 
+impl From<&Histogram> for Latency {
+    fn from(times: &Histogram) -> Latency {
+        let (percentile, up_to) = (|percent| times.percentile(percent), |limit| times.count_up_to(limit));
+        Latency::new((times.count(), times.sum()), percentile, up_to)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Catches a summary that takes one figure of a histogram for another.
+    #[test]
+    fn a_summary_has_the_figures_of_its_histogram() {
+        let times: Histogram = [1, 2, 4].map(Duration::from_millis).into_iter().collect();
+        let latency = Latency::from(&times);
+        assert_eq!((latency.count, latency.sum_seconds), (3, 0.007));
+        assert_eq!(latency.max_seconds, times.percentile(100.0).as_secs_f64());
+        assert!(latency.p50_seconds < latency.p99_seconds);
+        assert_eq!((latency.counts_up_to[0], latency.counts_up_to[BUCKETS.len() - 1]), (0, 3));
+        assert_eq!(Latency::from(&Histogram::from_iter([])), Latency::default());
+    }
 
     #[test]
     fn bounds_grow_and_counts_follow_them() {

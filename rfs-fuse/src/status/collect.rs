@@ -91,13 +91,6 @@ fn session(client: &Client) -> SessionStatus {
     };
     let count = |name: &str| counters.iter().find(|(other, _)| *other == name).map_or(0, |(_, count)| *count);
     let reconnects = count("returns");
-    let latency = |histogram: &rdmabox::stats::Histogram| {
-        Latency::new(
-            (histogram.count(), histogram.sum()),
-            |percent| histogram.percentile(percent),
-            |limit| histogram.count_up_to(limit),
-        )
-    };
     SessionStatus {
         state,
         final_loss,
@@ -112,7 +105,7 @@ fn session(client: &Client) -> SessionStatus {
             .filter(|(name, _)| *name != "returns")
             .map(|(name, count)| (name.to_owned(), count))
             .collect(),
-        latencies: latencies.iter().map(|(kind, times)| ((*kind).to_owned(), latency(times))).collect(),
+        latencies: latencies.iter().map(|(kind, times)| ((*kind).to_owned(), Latency::from(times))).collect(),
     }
 }
 

@@ -176,8 +176,7 @@ impl ObservedExport {
 }
 
 fn latency((name, times): (&str, Histogram)) -> (String, Latency) {
-    let (percentile, up_to) = (|percent| times.percentile(percent), |limit| times.count_up_to(limit));
-    (name.to_owned(), Latency::new((times.count(), times.sum()), percentile, up_to))
+    (name.to_owned(), Latency::from(&times))
 }
 
 fn eviction(EvictionActivity { policy, counts, last_age }: EvictionActivity) -> EvictionStatus {
