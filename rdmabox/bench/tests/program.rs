@@ -263,6 +263,17 @@ fn a_card_without_time_counts() {
     assert_eq!((&counters["work_requests"], &counters["doorbells"]), (&300.into(), &30.into()));
     // The card also has the session's own requests.
     assert!(counters["card_doorbells"].as_u64().unwrap() >= 30, "{counters}");
+    // Catches requests that callbacks lose, repeat or leave under way at the end.
+    let args = "write --device model:cx3 --dilation 0 --submit callback --pollers stand --mode single --depth 10 --threads 2";
+    for polling in ["busy", "event-batch", "adaptive"] {
+        let report =
+            world.json(&format!("{args} --polling {polling} --ops 300 --warmup 0 --direct off --qps 1"));
+        let round = &report["results"][0]["rounds"][0];
+        let count = |name: &str| &round["counters"][name];
+        assert_eq!((&round["ops"], count("work_requests")), (&300.into(), &300.into()), "{polling}");
+        assert_eq!((count("doorbells"), count("write_requests")), (&300.into(), &300.into()), "{polling}");
+        assert!(polling != "busy" || count("sleeps") == &0, "{round}");
+    }
     let refused = world.run("experiment fig1 --device model:cx3 --dilation 0", 2);
     assert!(text(&refused.stderr).contains("needs model time"));
     world.assert_clean();

@@ -27,12 +27,21 @@ pub(crate) struct PollerState {
     pub(crate) handle: Mutex<Option<JoinHandle<()>>>,
     /// True while another thread serves all started requests (`path::busy_poll`).
     pub(crate) served: Arc<AtomicBool>,
+    /// True if the poller goes on, as its polling mode says, while no request is outstanding.
+    stands: bool,
 }
 
 impl PollerState {
-    pub(crate) fn new(lanes: Arc<[Lane]>, served: Arc<AtomicBool>) -> PollerState {
+    pub(crate) fn new(lanes: Arc<[Lane]>, served: Arc<AtomicBool>, stands: bool) -> PollerState {
         let (wanted, thread, handle) = (AtomicBool::new(false), OnceLock::new(), Mutex::new(None));
-        PollerState { lanes, wanted, interruption: Interruption::default(), thread, handle, served }
+        PollerState { lanes, wanted, interruption: Interruption::default(), thread, handle, served, stands }
+    }
+
+    /// Makes a poller that stands leave its wait, so that it finds that the session stops.
+    pub(crate) fn dismiss(&self) {
+        if self.stands {
+            self.interruption.set();
+        }
     }
 
     pub(crate) fn is_idle(&self, cq_index: usize) -> bool {
@@ -46,7 +55,7 @@ impl CqWaiter for PollerState {
             // The poller waits again at once, and is still wanted.
             return true;
         }
-        let over = || self.is_idle(cq_index) || self.served.load(Ordering::SeqCst);
+        let over = || (!self.stands && self.is_idle(cq_index)) || self.served.load(Ordering::SeqCst);
         if !over() {
             return false;
         }
@@ -64,5 +73,32 @@ impl CqWaiter for PollerState {
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn poller(stands: bool) -> PollerState {
+        PollerState::new(Arc::from([]), Arc::new(AtomicBool::new(false)), stands)
+    }
+
+    /// Catches a poller that parks while it has to stand, one that never parks, and one that stands
+    /// at the end of the session or beside a thread that serves.
+    #[test]
+    fn only_a_poller_that_stands_goes_on_without_requests() {
+        for (stands, leaves) in [(false, true), (true, false)] {
+            let poller = poller(stands);
+            poller.wanted.store(true, Ordering::SeqCst);
+            assert_eq!(poller.is_settled_on(0), leaves);
+            assert_eq!(poller.wanted.load(Ordering::SeqCst), !leaves);
+        }
+        let stands = poller(true);
+        stands.served.store(true, Ordering::SeqCst);
+        assert!(stands.is_settled_on(0));
+        let ends = poller(true);
+        ends.dismiss();
+        assert!(ends.is_settled_on(0));
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct RuntimeInit {
     /// True if callers execute requests on mapped memory themselves (`path::mapped_io`).
     pub direct: bool,
     pub retry: Retry,
+    /// True if pollers go on, as the polling mode says, while no request is outstanding.
+    pub standing_pollers: bool,
     /// Time limit of a request.
     pub timeout: Duration,
     /// Time limit of a queue pair replacement.
@@ -146,7 +148,8 @@ impl Runtime {
             .map(|(index, cq)| CqWaiters::new(index, cq, init.polling, init.retry))
             .collect();
         let serving = Arc::new(AtomicBool::new(false));
-        let poller = || Arc::new(PollerState::new(Arc::clone(&lanes), Arc::clone(&serving)));
+        let poller =
+            || Arc::new(PollerState::new(Arc::clone(&lanes), Arc::clone(&serving), init.standing_pollers));
         let pollers = (0..cq_waiters.len()).map(|_| poller()).collect();
         Arc::new_cyclic(|me| Runtime {
             me: Weak::clone(me),

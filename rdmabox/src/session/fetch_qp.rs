@@ -77,6 +77,7 @@ impl FetchLane {
             polling: init.polling.0,
             direct: false,
             retry: init.polling.1,
+            standing_pollers: false,
             timeout: init.timeout,
             mend_timeout: Duration::ZERO,
             tracer: None,

@@ -127,6 +127,14 @@ const BUSY_PROGRAM: Options = &[
     ("think", "30us"),
 ];
 
+/// As the paper ran it: a thread for each completion queue polls all the time, and runs callbacks
+/// that wake the program's threads.
+const CALLBACKS: Options = &[("submit", "callback"), ("pollers", "stand")];
+/// The name of loads with [`CALLBACKS`].
+pub(super) const POLLERS: &str = "pollers";
+/// The name of the load whose gaps are longer than adaptive polling polls.
+pub(super) const SELDOM: &str = "seldom, pollers";
+
 const FIG1: OnCard = OnCard {
     base: PLAIN,
     dimensions: || vec![threads()],
@@ -241,7 +249,14 @@ fn bursts() -> Dimension {
         ("medium", &[("burst", "8"), ("depth", "8"), ("gap", "5us")]),
         ("large", &[("burst", "32"), ("depth", "32"), ("gap", "0")]),
     ];
-    Dimension::of_settings("burst", &shapes)
+    let mut dimension = Dimension::of_settings("burst", &shapes);
+    for (name, shape) in shapes {
+        dimension.values.push(value(format!("{name}, {POLLERS}"), &[shape, CALLBACKS]));
+    }
+    // The gap is longer than 120 polls of 60 ns.
+    let seldom: Options = &[("burst", "1"), ("depth", "1"), ("gap", "20us")];
+    dimension.values.push(value(SELDOM.to_owned(), &[seldom, CALLBACKS]));
+    dimension
 }
 
 /// Threads and the program's work are chosen so that the polling threads can matter. Six threads
@@ -260,6 +275,10 @@ fn peers() -> Dimension {
         let own = [("op", "paging"), ("load", "sys"), ("local", "25"), ("depth", "1"), ("reg", "pre")];
         let more = [("peers", peers), ("threads", "48"), ("area", area)];
         dimension.values.push(value(format!("{peers}, sys 25 %"), &[&own, &more]));
+        // A thread for each of the 32 processors. While a thread waits for a page, its processor is
+        // free, so the paper's 4 polling threads find room, and 8 do not.
+        let fewer = [("peers", peers), ("threads", "32"), ("area", area)];
+        dimension.values.push(value(format!("{peers}, {POLLERS}"), &[&own, &fewer, CALLBACKS]));
     }
     dimension
 }

@@ -5,6 +5,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::card::SELDOM;
 use crate::report::{
     Basis, Entry, Report, Row, Shape,
     metric::{Metric, show_change},
@@ -222,7 +223,7 @@ pub(super) fn fig7(report: &Report) -> Vec<Row> {
 fn adaptive(report: &Report, few: &[&str], basis: Basis) -> Vec<Row> {
     let name = report.dimensions.first().cloned().unwrap_or_default();
     let mut rows = Vec::new();
-    for x in report.labels(0) {
+    for x in report.labels(0).into_iter().filter(|x| *x != SELDOM) {
         let over = |mode, metric| ratio(report, metric, &[x, "adaptive"], &[x, mode]);
         let claim = if few.contains(&x) { Claim::Same } else { Claim::More };
         let what = format!("{name} {x}: adaptive over busy, IOPS");
@@ -246,12 +247,27 @@ fn adaptive(report: &Report, few: &[&str], basis: Basis) -> Vec<Row> {
 
 /// Polling modes under bursts.
 pub(super) fn fig2(report: &Report) -> Vec<Row> {
-    adaptive(report, &["small", "medium", "large"], Basis::Predicted)
+    let same: Vec<&str> = report.labels(0);
+    let mut rows = adaptive(report, &same, Basis::Predicted);
+    // "If the time gap between two events is larger than iteration time of MAX_RETRY, it behaves as
+    // event mode and incur less CPU overhead" (section IV-B).
+    let over = |mode, metric| ratio(report, metric, &[SELDOM, "adaptive"], &[SELDOM, mode]);
+    for (mode, metric, what, claim) in [
+        ("busy", Metric::CardCpuPerOp, "processor time per request", Claim::Less),
+        ("event", Metric::OpsPerSecond, "IOPS", Claim::Same),
+        ("event", Metric::InterruptsPerOp, "interrupts per request", Claim::Same),
+    ] {
+        let what = format!("burst {SELDOM}: adaptive over {mode}, {what}");
+        rows.push(compared(what, claim, over(mode, metric), Basis::Chosen));
+    }
+    rows
 }
 
 /// Polling modes by peers. Up to four polling threads do not affect the paper's program.
 pub(super) fn fig9(report: &Report) -> Vec<Row> {
-    adaptive(report, &["1", "2", "4", "1, sys 25 %", "2, sys 25 %", "4, sys 25 %"], Basis::Chosen)
+    // The labels begin with the number of peers.
+    let few: Vec<&str> = report.labels(0).into_iter().filter(|label| !label.starts_with('8')).collect();
+    adaptive(report, &few, Basis::Chosen)
 }
 
 /// Work requests of each mode, per request.
@@ -311,6 +327,17 @@ mod tests {
         report.results.clear();
         rows.extend([fig1(&report), fig5(&report)].concat());
         assert!(rows.len() > 6 && rows.iter().all(|row| row.shape == Shape::Fails), "{rows:?}");
+    }
+
+    /// Catches rows that ask event mode of adaptive polling, or its opposite, at the wrong load.
+    #[test]
+    fn seldom_requests_have_rows_of_their_own() {
+        let mut report = example();
+        report.results.truncate(1);
+        report.results[0].coordinates[0] = SELDOM.into();
+        let rows = fig2(&report);
+        assert_eq!(rows.len(), 3);
+        assert!(rows.iter().all(|row| row.what.starts_with("burst seldom") && row.shape == Shape::Fails));
     }
 
     #[test]

@@ -50,8 +50,22 @@ pub enum Submit {
     /// One blocking call for `depth` requests. The next call starts when all are done. Each request
     /// is recorded with the latency of the call.
     Vectored,
-    /// Each request is started separately, with up to `depth` outstanding.
+    /// Each request is started separately, with up to `depth` outstanding. A thread that waits for
+    /// one polls.
     Started,
+    /// As `started`, with a callback for each request. A poller for each completion queue polls and
+    /// runs the callbacks, which wake the threads.
+    Callback,
+}
+
+/// What a poller of callbacks does while no request is outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pollers {
+    /// It parks until a request wakes it.
+    Park,
+    /// It goes on as the polling mode says: a busy poller never stops.
+    Stand,
 }
 
 /// Whether the caller executes a single request on mapped memory itself.
@@ -197,6 +211,11 @@ pub struct LoadArgs {
     /// the server (write); auto: fetch over mapped memory, else reply
     #[arg(long, value_name = "WAY", default_value_t = CallsBy::Auto)]
     pub calls: CallsBy,
+
+    /// Whether pollers park while no request is outstanding, or stand: go on polling, or sleep until
+    /// an interrupt, as the polling mode says
+    #[arg(long, value_enum, default_value_t = Pollers::Park)]
+    pub pollers: Pollers,
 
     /// How requests are submitted [default: started; for cas vectored; blocking with a depth of 1]
     #[arg(long, value_enum)]

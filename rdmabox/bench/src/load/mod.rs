@@ -16,7 +16,7 @@ use rdmabox::{
 use serde::Serialize;
 
 use crate::{Error, Result};
-pub use args::{Admission, Direct, LoadArgs, OpKind, Submit};
+pub use args::{Admission, Direct, LoadArgs, OpKind, Pollers, Submit};
 use paging::Paging;
 use pattern::{Cursor, Pattern};
 use value::{Extent, Reg, Window, as_text};
@@ -89,6 +89,8 @@ pub struct Load {
     /// How replies to sends come.
     #[serde(serialize_with = "as_text")]
     pub calls: CallsBy,
+    /// What pollers of callbacks do while no request is outstanding.
+    pub pollers: Pollers,
     /// How requests are submitted.
     pub submit: Submit,
     /// Length of the measurement.
@@ -154,6 +156,7 @@ impl Load {
             peers,
             area,
             calls: args.calls,
+            pollers: args.pollers,
             submit,
             extent: args.ops.map_or(Extent::Time(args.duration), Extent::Ops),
             warmup: args.warmup,
@@ -192,6 +195,7 @@ impl Load {
             .max_inline(self.max_inline.unwrap_or(defaults.max_inline))
             .direct(self.direct == Direct::On)
             .calls(self.calls)
+            .standing_pollers(self.pollers == Pollers::Stand)
             .into_options();
         options.admission = (self.admission == Admission::Latency).then(|| self.latency_window() as _);
         options
@@ -248,6 +252,7 @@ impl Load {
         }
         parts.push(format!("polling {}", self.polling));
         parts.push(format!("submit {}", format!("{:?}", self.submit).to_lowercase()));
+        parts.extend((self.pollers == Pollers::Stand).then(|| "standing pollers".to_owned()));
         parts.push(self.extent.to_string());
         parts.join(", ")
     }
@@ -299,14 +304,21 @@ fn submission(op: OpKind, args: &LoadArgs, depth: u32) -> Result<Submit> {
         (_, OpKind::Cas) => Submit::Vectored,
         _ => Submit::Started,
     });
-    if submit == Submit::Started && matches!(op, OpKind::Cas | OpKind::Send) {
-        return usage(format!("--submit started: there is no started {}", op.name()));
+    let starts = matches!(submit, Submit::Started | Submit::Callback);
+    if starts && matches!(op, OpKind::Cas | OpKind::Send) {
+        let name = format!("{submit:?}").to_lowercase();
+        return usage(format!("--submit {name}: there is no started {}", op.name()));
     }
-    if args.reg == Reg::Registered && submit != Submit::Started {
+    if args.reg == Reg::Registered && !starts {
         return usage("--reg registered: only started requests use the memory of their buffers".into());
     }
-    if op == OpKind::Paging && submit != Submit::Started {
-        return usage("--submit: a pager starts its requests; leave --submit out".into());
+    if op == OpKind::Paging && !starts {
+        return usage("--submit: a pager starts its requests; choose started or callback".into());
+    }
+    if args.pollers == Pollers::Stand && submit != Submit::Callback {
+        return usage(
+            "--pollers stand: only requests with callbacks have pollers; give --submit callback".into(),
+        );
     }
     if submit == Submit::Blocking && depth > 1 {
         return usage("--submit blocking has one request outstanding: leave --depth out".into());
@@ -368,6 +380,16 @@ mod tests {
         assert_eq!((cas.size, cas.area, cas.stride()), (8, 640, 64));
     }
 
+    /// Catches pollers that park in the paper's way to run, or stand elsewhere.
+    #[test]
+    fn pollers_stand_on_request() {
+        let own = load(OpKind::Paging, &[("submit", "callback"), ("reg", "registered")]).unwrap();
+        assert!(!own.session_options().standing_pollers);
+        let papers = load(OpKind::Paging, &[("submit", "callback"), ("pollers", "stand")]).unwrap();
+        assert!(papers.session_options().standing_pollers);
+        assert!(papers.summary().contains("submit callback, standing pollers"));
+    }
+
     #[test]
     fn memory_grows_with_the_outstanding_requests() {
         let load = load(OpKind::Read, &[("size", "1m"), ("threads", "8"), ("depth", "32")]).unwrap();
@@ -427,6 +449,8 @@ mod tests {
         refused(OpKind::Paging, &[("size", "8k")], "4096 bytes");
         refused(OpKind::Paging, &[("depth", "2")], "--threads");
         refused(OpKind::Paging, &[("submit", "blocking")], "--submit");
+        refused(OpKind::Cas, &[("submit", "callback")], "no started cas");
+        refused(OpKind::Paging, &[("pollers", "stand")], "--submit callback");
         refused(OpKind::Write, &[("area", "4k"), ("size", "8k")], "holds no request");
         refused(OpKind::Write, &[("area", "8k"), ("threads", "4"), ("cursor", "own")], "fewer blocks");
     }

@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod pace;
 pub mod paging;
+pub mod pending;
 pub mod record;
 pub mod requests;
 pub mod worker;

@@ -5,12 +5,13 @@
 
 use std::collections::VecDeque;
 
-use rdmabox::{Buffer, RecvBuf, RequestError, SendBuf, Session, Transfer};
+use rdmabox::{Buffer, RecvBuf, RequestError, SendBuf, Session};
 use rfs_paging::trace::Step;
 
 use super::{
     clock::Stamp,
     pace::{Pace, Phases},
+    pending::Pending,
     record::Record,
     requests::{Direction, Target},
 };
@@ -45,7 +46,7 @@ impl PageBuffer for Buffer {
 /// A request under way.
 #[derive(Debug)]
 struct UnderWay<B: Send + 'static> {
-    transfer: Transfer<B>,
+    request: Pending<B>,
     peer: usize,
     began: Stamp,
 }
@@ -78,8 +79,8 @@ impl<'a, B: PageBuffer + 'static> Pager<'a, B> {
         self.end_writes()?;
         self.start(Direction::Write, &step.writes)?;
         self.start(Direction::Read, &step.reads)?;
-        while let Some(UnderWay { transfer, peer, began }) = self.reads.pop_front() {
-            let buffer = transfer.wait().map_err(|failed| failed.error)?;
+        while let Some(UnderWay { request, peer, began }) = self.reads.pop_front() {
+            let buffer = request.wait()?;
             self.keep(peer, buffer);
             self.record.completed(1, began, self.record.now());
         }
@@ -88,7 +89,7 @@ impl<'a, B: PageBuffer + 'static> Pager<'a, B> {
 
     /// Starts the requests for pages. Those of a peer leave together.
     fn start(&mut self, direction: Direction, pages: &[usize]) -> Result<(), RequestError> {
-        let targets = self.targets;
+        let (targets, submit) = (self.targets, self.pace.shared.load.submit);
         let mut places: Vec<(usize, u64)> = pages.iter().map(|page| place(*page, targets.len())).collect();
         places.sort_unstable();
         for list in places.chunk_by(|one, other| one.0 == other.0) {
@@ -98,20 +99,16 @@ impl<'a, B: PageBuffer + 'static> Pager<'a, B> {
             for _ in list {
                 buffers.push(self.buffer(peer)?);
             }
+            let under_way = match direction {
+                Direction::Write => &mut self.writes,
+                Direction::Read => &mut self.reads,
+            };
             let began = self.record.now();
             session.together(|| {
                 for ((_, offset), buffer) in list.iter().zip(buffers) {
                     let remote = targets[peer].at(*offset);
-                    match direction {
-                        Direction::Write => {
-                            let transfer = session.start_write(remote, buffer);
-                            self.writes.push_back(UnderWay { transfer, peer, began });
-                        }
-                        Direction::Read => {
-                            let transfer = session.start_read(remote, buffer);
-                            self.reads.push_back(UnderWay { transfer, peer, began });
-                        }
-                    }
+                    let request = Pending::start(session, direction, remote, buffer, submit);
+                    under_way.push_back(UnderWay { request, peer, began });
                 }
             });
         }
@@ -132,8 +129,8 @@ impl<'a, B: PageBuffer + 'static> Pager<'a, B> {
 
     /// Waits for the write-outs. No thread waited for them, so they have no latency.
     fn end_writes(&mut self) -> Result<(), RequestError> {
-        while let Some(UnderWay { transfer, peer, .. }) = self.writes.pop_front() {
-            let buffer = transfer.wait().map_err(|failed| failed.error)?;
+        while let Some(UnderWay { request, peer, .. }) = self.writes.pop_front() {
+            let buffer = request.wait()?;
             self.keep(peer, buffer);
             self.record.ops += 1;
         }

@@ -4,10 +4,10 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use rdmabox::{Op, RecvBuf, RemoteAddr, RequestError, SendBuf, Session, Transfer};
+use rdmabox::{Op, RecvBuf, RemoteAddr, RequestError, SendBuf, Session};
 
-use super::{clock::Stamp, record::Record};
-use crate::servers::protocol;
+use super::{clock::Stamp, pending::Pending, record::Record};
+use crate::{load::Submit, servers::protocol};
 
 /// A session with a peer and the memory of the peer.
 #[derive(Clone, Debug)]
@@ -226,6 +226,8 @@ pub enum Direction {
 pub struct Started<'a, B: Send + 'static> {
     targets: &'a [Target],
     direction: Direction,
+    /// Whether callbacks report the ends.
+    submit: Submit,
     /// Free buffers and their slots, per peer or shared by all peers.
     free: Vec<Vec<(u64, B)>>,
     under_way: VecDeque<UnderWay<B>>,
@@ -235,7 +237,7 @@ pub struct Started<'a, B: Send + 'static> {
 
 #[derive(Debug)]
 struct UnderWay<B: Send + 'static> {
-    transfer: Transfer<B>,
+    request: Pending<B>,
     pool: usize,
     slot: u64,
     began: Stamp,
@@ -244,10 +246,10 @@ struct UnderWay<B: Send + 'static> {
 impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
     /// Takes the buffers, as a list per peer or one list for all peers. The number of buffers per
     /// peer limits the outstanding requests.
-    pub fn new(targets: &'a [Target], direction: Direction, buffers: Vec<Vec<B>>) -> Self {
+    pub fn new(targets: &'a [Target], direction: Direction, buffers: Vec<Vec<B>>, submit: Submit) -> Self {
         let depth = buffers.iter().map(Vec::len).min().unwrap_or(0);
         let free = buffers.into_iter().map(|buffers| (0..).zip(buffers).collect()).collect();
-        Started { targets, direction, free, under_way: VecDeque::with_capacity(depth), depth }
+        Started { targets, direction, submit, free, under_way: VecDeque::with_capacity(depth), depth }
     }
 
     /// Waits for the oldest request, then collects it and all other completed requests.
@@ -259,7 +261,7 @@ impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
         // One pass over the queue keeps the order of the remaining requests.
         for _ in 0..self.under_way.len() {
             match self.under_way.pop_front() {
-                Some(done) if done.transfer.is_done() => self.take(done, Some(now), record)?,
+                Some(done) if done.request.is_done() => self.take(done, Some(now), record)?,
                 Some(other) => self.under_way.push_back(other),
                 None => break,
             }
@@ -270,17 +272,12 @@ impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
     /// Collects a request that completed at `seen`. Without `seen`, waits for its completion.
     fn take(
         &mut self,
-        UnderWay { transfer, pool, slot, began }: UnderWay<B>,
+        UnderWay { request, pool, slot, began }: UnderWay<B>,
         seen: Option<Stamp>,
         record: &mut Record,
     ) -> Result<(), RequestError> {
-        match transfer.wait() {
-            Ok(buffer) => self.free[pool].push((slot, buffer)),
-            Err(failed) => {
-                self.free[pool].extend(failed.buffer.map(|buffer| (slot, buffer)));
-                return Err(failed.error);
-            }
-        }
+        // A failure ends the run, so its buffer is of no use.
+        self.free[pool].push((slot, request.wait()?));
         let seen = seen.unwrap_or_else(|| record.now());
         record.completed(1, began, seen);
         Ok(())
@@ -308,11 +305,8 @@ impl<B: SendBuf + RecvBuf> Requests for Started<'_, B> {
             self.free_slot(peer, record)?;
             let Some((slot, buffer)) = self.free[pool].pop() else { continue };
             let (remote, began) = (target.at(*offset), record.now());
-            let transfer = match self.direction {
-                Direction::Read => target.session.start_read(remote, buffer),
-                Direction::Write => target.session.start_write(remote, buffer),
-            };
-            self.under_way.push_back(UnderWay { transfer, pool, slot, began });
+            let request = Pending::start(&target.session, self.direction, remote, buffer, self.submit);
+            self.under_way.push_back(UnderWay { request, pool, slot, began });
         }
         Ok(())
     }

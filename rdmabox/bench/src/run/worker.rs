@@ -33,8 +33,12 @@ pub enum Event {
 pub fn work(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Receiver<()>) {
     let load = shared.load;
     let event = match (load.submit, load.op) {
-        (Submit::Started, OpKind::Write) => started(shared, thread, Direction::Write, events, go),
-        (Submit::Started, OpKind::Read) => started(shared, thread, Direction::Read, events, go),
+        (Submit::Started | Submit::Callback, OpKind::Write) => {
+            started(shared, thread, Direction::Write, events, go)
+        }
+        (Submit::Started | Submit::Callback, OpKind::Read) => {
+            started(shared, thread, Direction::Read, events, go)
+        }
         _ => blocking(shared, thread, events, go),
     };
     // The main thread may have ended the run.
@@ -61,7 +65,7 @@ fn started(
         let buffers = vec![(0..depth).map(|_| vec![0x5a_u8; size]).collect()];
         return run(
             shared,
-            Worker::new(shared, thread, Started::new(targets, direction, buffers)),
+            Worker::new(shared, thread, Started::new(targets, direction, buffers, shared.load.submit)),
             events,
             go,
         );
@@ -71,7 +75,7 @@ fn started(
         targets.iter().map(|target| (0..depth).map(|_| target.session.buffer(size)).collect()).collect();
     match buffers {
         Some(buffers) => {
-            let requests = Started::new(targets, direction, buffers);
+            let requests = Started::new(targets, direction, buffers, shared.load.submit);
             run(shared, Worker::new(shared, thread, requests), events, go)
         }
         None => Event::Failed(RequestError::Invalid(

@@ -94,6 +94,9 @@ impl Runtime {
                 continue;
             }
             poller.interruption.clear();
+            if self.stopping.load(Ordering::SeqCst) {
+                break;
+            }
             // No other thread checks these requests for timeouts.
             let deadline = now() + self.shortest_timeout.check_interval();
             match self.cq_waiters[index].wait_as(poller, deadline, &self.stats, &dispatch) {
@@ -170,6 +173,8 @@ impl Runtime {
     pub(crate) fn stop_pollers(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         for (poller, cq_waiters) in self.pollers.iter().zip(&self.cq_waiters) {
+            // A poller clears this before it reads `stopping` for the last time.
+            poller.dismiss();
             cq_waiters.wake();
             // Waits for a thread that is starting the poller, so that the wake reaches it.
             drop(poller.handle.lock());

@@ -122,6 +122,7 @@ fn runtime_with(card: Card, polling: PollingMode, timeout: Duration, pages: u64)
         polling,
         direct: false,
         retry: Retry::Fixed(0),
+        standing_pollers: false,
         timeout,
         mend_timeout: NEVER,
         tracer: None,

@@ -383,6 +383,7 @@ impl<'a> Setup<'a> {
             // An admission policy must see every request, so nothing may bypass it.
             direct: options.direct && options.admission.is_none(),
             retry: options.retry_on(self.connector.provider()),
+            standing_pollers: options.has_standing_pollers(),
             timeout: options.operation_timeout,
             mend_timeout: options.connect_timeout,
             tracer: options.trace.clone(),

@@ -190,6 +190,12 @@ pub struct SessionOptions {
     /// card share its queues and caches. Default: `None`.
     #[cfg(feature = "model")]
     pub card: Option<Arc<crate::provider::model::ModelledCard>>,
+    /// Whether a poller goes on, as [`polling`](Self::polling) says, while no request is
+    /// outstanding (feature `model`). In the RDMAbox paper it does: a busy poller never stops, and
+    /// the others sleep until an interrupt. Otherwise it parks until a request wakes it. A queue
+    /// has a poller from its first callback or awaited request on. Default: `false`.
+    #[cfg(feature = "model")]
+    pub standing_pollers: bool,
 }
 
 /// Maximum timeout; longer values are reduced to it.
@@ -254,6 +260,15 @@ impl SessionOptions {
         self.direct && !is_modelled
     }
 
+    /// Returns true if pollers go on while no request is outstanding.
+    pub(crate) fn has_standing_pollers(&self) -> bool {
+        #[cfg(feature = "model")]
+        let stands = self.standing_pollers;
+        #[cfg(not(feature = "model"))]
+        let stands = false;
+        stands
+    }
+
     /// Returns the spin budget of adaptive polling on a provider.
     pub(crate) fn retry_on(&self, provider: ProviderKind) -> Retry {
         match (self.max_retry, provider) {
@@ -295,6 +310,8 @@ impl Default for SessionOptions {
             faults: None,
             #[cfg(feature = "model")]
             card: None,
+            #[cfg(feature = "model")]
+            standing_pollers: false,
         }
     }
 }

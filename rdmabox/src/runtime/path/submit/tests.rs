@@ -91,6 +91,7 @@ fn runtime_on(
         polling: PollingMode::Adaptive,
         direct: false,
         retry: Retry::Fixed(0),
+        standing_pollers: false,
         timeout: Duration::from_secs(10),
         mend_timeout: Duration::from_secs(10),
         tracer: None,

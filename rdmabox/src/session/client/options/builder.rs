@@ -94,6 +94,8 @@ impl SessionBuilder {
         faults: impl Into<Option<Arc<crate::provider::fault::Plan>>> => Into::into,
         #[cfg(feature = "model")]
         card: impl Into<Option<Arc<crate::provider::model::ModelledCard>>> => Into::into,
+        #[cfg(feature = "model")]
+        standing_pollers: bool,
     }
 
     /// Replaces all options.
