@@ -212,8 +212,8 @@ pub struct LoadArgs {
     #[arg(long, value_name = "WAY", default_value_t = CallsBy::Auto)]
     pub calls: CallsBy,
 
-    /// Whether pollers park while no request is outstanding, or stand: go on polling, or sleep until
-    /// an interrupt, as the polling mode says
+    /// Whether pollers park while no request is outstanding, or stand: they go on as the polling
+    /// mode says
     #[arg(long, value_enum, default_value_t = Pollers::Park)]
     pub pollers: Pollers,
 
