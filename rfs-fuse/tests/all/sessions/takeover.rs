@@ -101,6 +101,51 @@ fn open_files_survive_a_kill_and_calls_wait_at_most_a_second() {
     });
 }
 
+/// Returns the state of each thread of a process, with its name.
+fn threads(pid: Pid) -> Vec<(String, char)> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    let of = |stat: String| {
+        let (name, rest) = stat.rsplit_once(") ")?;
+        Some((name.split_once('(')?.1.to_owned(), rest.chars().next()?))
+    };
+    stats.filter_map(of).collect()
+}
+
+/// Catches a mount that ends because a thread of the dead program waits in the kernel, for a
+/// request that only the next program answers.
+#[test]
+fn a_dead_thread_that_waits_for_a_request_of_the_mount_does_not_end_it() {
+    let lender = Lender::new(64 * MIB);
+    let mount = lender.mount(Over::Shm, TAKEOVER);
+    let [silent, other] = [(), ()].map(|()| lender.mount(Over::Tcp, &["--no-return"]));
+    fs::create_dir(mount.path("d")).expect("made");
+    fs::write(mount.path("d/known"), "bytes").expect("written");
+    assert!(!silent.path("d/new").exists(), "it has to drop this name");
+    silent.signal(Signal::STOP);
+    thread::scope(|scope| {
+        // The kernel locks the directory while the server waits for the mount that is stopped.
+        let creating = scope.spawn(|| File::create_new(mount.path("d/new")).map(drop));
+        let removing = scope.spawn(|| {
+            thread::sleep(Duration::from_millis(200));
+            fs::remove_file(other.path("d/known"))
+        });
+        let before = serving(&mount).expect("a program");
+        let waits = || threads(before).iter().any(|(name, state)| name == "notify" && *state == 'D');
+        assert!(eventually(waits), "the kernel drops the name at once");
+        kill_process(before, Signal::KILL).expect("killed");
+        let next = || serving(&mount).is_some_and(|now| now != before);
+        assert!(eventually(next), "no program continues");
+        assert!(waits(), "the directory is no longer locked, so that nothing was tested");
+        silent.signal(Signal::CONT);
+        creating.join().expect("a thread").expect("created");
+        removing.join().expect("a thread").expect("removed");
+        assert!(eventually(|| threads(before).is_empty()), "the dead program has ended");
+    });
+    assert!(mount.path("d/new").exists() && !mount.path("d/known").exists());
+    mount.unmount();
+}
+
 /// Catches a mount that ends because the next program does not get the address of its metrics.
 #[test]
 fn a_mount_continues_without_the_address_of_its_metrics() {

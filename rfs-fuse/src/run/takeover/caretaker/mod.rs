@@ -11,6 +11,7 @@
 //! # Concurrency
 //! The caretaker has one thread, and one for each check of a program. No locks.
 
+mod dead;
 mod end;
 mod link;
 mod message;

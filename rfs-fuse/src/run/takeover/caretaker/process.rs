@@ -29,14 +29,17 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::{
     STARTED,
+    dead::threads_only_wait,
     end::end_mount,
     message::{HeldMount, Message, receive, send},
     program::ProgramFile,
     upgrade::{accept, answer, listen},
 };
 
-/// Time that a dead program may take to end: a thread of it may wait for the kernel.
+/// Time that a program which has closed its connection may take to end: it may still unmount.
 const END_LIMIT: Duration = Duration::from_secs(3);
+/// Time after which the caretaker looks what keeps a program from ending.
+const END_GRACE: Duration = Duration::from_millis(20);
 /// A serving program that lives for less time than this has a short life.
 const SHORT_LIFE: Duration = Duration::from_millis(500);
 /// Short lives in a row after which the mount ends.
@@ -86,6 +89,8 @@ struct Caretaker<'a> {
     requests: Vec<i32>,
     /// Signal that the running program has, and by which it unmounts.
     ending: Option<i32>,
+    /// Dead programs of which a thread waits in the kernel until a later program answers.
+    left: Vec<Child>,
     /// Runs when the mount answers for the first time.
     ready: Option<Box<dyn FnOnce() + 'a>>,
 }
@@ -96,7 +101,9 @@ enum Death {
     Exit(u8),
     /// It was killed, or has crashed.
     Signal(i32),
-    /// It is dead, but a thread of it still waits for the kernel.
+    /// It is dead, but threads of it wait in the kernel for a request of this mount.
+    Left,
+    /// It has closed its connection, and does not end.
     Stuck,
 }
 
@@ -131,6 +138,7 @@ pub(in crate::run) fn run<'a>(
         short_lives: 0,
         requests: Vec::new(),
         ending: None,
+        left: Vec::new(),
         ready: Some(Box::new(ready)),
     };
     let code = caretaker.care(&mut pipes);
@@ -158,18 +166,24 @@ impl Caretaker<'_> {
                 Death::Exit(code) if self.is_end(code, &program) => return Ok(code),
                 Death::Signal(signal) if self.held.is_none() => return Ok(128 + signal as u8),
                 Death::Stuck => {
-                    log::error!("the dead program does not end: a thread of it waits for the kernel");
+                    log::error!("the program has ended its connection with the caretaker, and does not end");
                     return Ok(self.give_up(1));
                 }
                 _ if !program.serves && self.revert("it has ended before it served the mount") => {}
-                Death::Exit(_) | Death::Signal(_) => {
+                Death::Exit(_) | Death::Signal(_) | Death::Left => {
                     if !self.pause(&program) {
                         log::error!("programs that serve the mount end again and again: the mount ends");
                         return Ok(self.give_up(1));
                     }
                 }
             }
+            self.left.push(program.child);
         }
+    }
+
+    /// Reaps dead programs that have ended by now.
+    fn reap(&mut self) {
+        self.left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
     /// Returns true if a program that has ended with an exit code has ended its mount.
@@ -233,6 +247,7 @@ impl Caretaker<'_> {
             files.extend(self.listener.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
             poll_a_second(&mut files)?;
             let ready: Vec<bool> = files.iter().map(|file| !file.revents().is_empty()).collect();
+            self.reap();
             if ready[0] {
                 match receive(&program.socket)? {
                     Some((message, descriptors)) => self.obey(message, descriptors, program),
@@ -373,14 +388,17 @@ fn forward(child: &Child, signal: i32) {
     }
 }
 
-/// Waits for the end of a program that has closed its connection.
+/// Waits for the end of a program that has closed its connection. A thread of a dead program may
+/// wait in the kernel for a request that only the next program answers, and keeps the process from
+/// ending until then.
 fn wait(child: &mut Child) -> io::Result<Death> {
-    let end = Instant::now() + END_LIMIT;
+    let begin = Instant::now();
     loop {
         match child.try_wait()? {
             Some(status) => return Ok(death(status)),
+            None if begin.elapsed() > END_GRACE && threads_only_wait(child.id()) => return Ok(Death::Left),
             // It may still unmount, after its main thread has closed the connection.
-            None if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            None if begin.elapsed() < END_LIMIT => std::thread::sleep(Duration::from_millis(1)),
             None => return Ok(Death::Stuck),
         }
     }
