@@ -170,7 +170,10 @@ build_release() {
 build_programs() {
     local profile=$1 package packages=()
     shift
-    [[ $profile != release ]] || { build_release && return; }
+    if [[ $profile == release ]]; then
+        build_release
+        return
+    fi
     for package; do
         packages+=(-p "$package")
     done
