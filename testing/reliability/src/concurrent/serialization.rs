@@ -90,13 +90,14 @@ impl Elements {
     }
 }
 
-/// Whether mounts may use names that other mounts have changed.
+/// Whether mounts may use names as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Names {
     /// All names are current.
     Current,
-    /// Beside its own change of a directory, a mount may use a name there as it was. So says
-    /// docs/semantics/between-mounts.md, "Changes at the same moment".
+    /// Beside its own change of a directory, a mount may use a name there as it was: one that the
+    /// other mount has changed, or its own one. So says docs/semantics/between-mounts.md, "Changes
+    /// at the same moment".
     Earlier,
 }
 
@@ -313,15 +314,20 @@ impl<'a> Search<'a> {
         Walk { mount: self.calls[index].mount, from: self.calls[index].from }
     }
 
-    /// Notes the names that a step of a call has changed, for mounts that may drop them late.
+    /// Notes the names that a step of a call has changed. Mounts may use them as they were.
     fn note_names(&self, before: &State, after: &mut State, index: usize, found: Resolved) {
         if self.names == Names::Current {
             return;
         }
         let (calls, change) = (self.calls, &self.calls[index]);
         after.note_own_change(before, change.mount, &change.op, found);
-        let mounts = calls.iter().map(|call| call.mount).filter(|&mount| mount != change.mount);
+        let mounts = calls.iter().map(|call| call.mount);
         let drops = |mount, directory| {
+            // The kernel changes its own names when the answer has come, perhaps after other mounts
+            // have seen the change.
+            if mount == change.mount {
+                return Some(change.to);
+            }
             let delays = |own: &&Call| {
                 let is_long = own.to.saturating_sub(own.from) >= GRACE;
                 own.mount == mount && overlap(own, change) && own.op.delays_drops(directory, is_long)

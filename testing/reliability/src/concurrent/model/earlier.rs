@@ -1,4 +1,4 @@
-//! Names that a mount may use although another mount has changed them.
+//! Names that a mount may use although they have changed.
 //!
 //! The kernel drops a recalled name under the lock of its directory. A change of that directory by
 //! the same mount holds this lock. So the mount acknowledges the recall first, and the kernel drops
@@ -52,7 +52,7 @@ impl State {
         self.names.iter().find(|(name, id)| name.0 == ROOT && **id == dir).map(|(name, _)| name.1)
     }
 
-    /// Notes the names that a change has taken from other mounts. `drops` returns when a mount has
+    /// Notes the names that a change has taken from mounts. `drops` returns when a mount has
     /// dropped the names of a directory, if it drops them late.
     pub(crate) fn note_earlier_names(
         &mut self,

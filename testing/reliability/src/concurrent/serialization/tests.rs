@@ -232,6 +232,26 @@ fn a_mount_may_use_a_name_as_it_was_after_its_own_change_of_the_directory() {
 }
 
 #[test]
+fn a_mount_may_use_a_name_as_it_was_until_its_own_change_of_it_has_returned() {
+    let (stat, chmod) = (Op::StatName { path: "a" }, Op::Chmod { path: "a", mode: 0o600 });
+    let fits = |(mount, from), names| {
+        let mut late = call(5, 2, (from, from + 40), chmod, Outcome::Done);
+        late.mount = mount;
+        let calls = [
+            call(3, 0, (10, 30), Op::Unlink { path: "a" }, Outcome::Done),
+            // The other mount has seen the change.
+            call(4, 1, (11, 20), stat, Outcome::Failed(libc::ENOENT)),
+            late,
+        ];
+        super::serialize(&opened(), &calls, &[], &[], names).is_ok()
+    };
+    assert!(fits((0, 25), Names::Earlier));
+    assert!(!fits((0, 25), Names::Current));
+    assert!(!fits((0, 31), Names::Earlier), "the change has returned");
+    assert!(!fits((1, 25), Names::Earlier), "the other mount knows");
+}
+
+#[test]
 fn the_kernel_asks_for_a_name_that_it_is_about_to_make() {
     let mkdir = (Op::Mkdir { path: "d" }, (5, 30));
     let fits = |last, seen| fits_beside(mkdir, last, (31, seen), Names::Earlier);
