@@ -140,11 +140,11 @@ fn write(out: &mut Formatter, format: LogFormat, record: &Record<'_>) -> io::Res
             if syslog::log(record.level(), &text) {
                 return Ok(());
             }
-            let time = out.timestamp();
+            let time = out.timestamp_millis();
             writeln!(out, "[{time} {:<5} {}] {text}", record.level(), record.target())
         }
         LogFormat::Json => {
-            let line = json(&out.timestamp().to_string(), record, &text);
+            let line = json(&out.timestamp_millis().to_string(), record, &text);
             if syslog::log(record.level(), &line) { Ok(()) } else { writeln!(out, "{line}") }
         }
     }
