@@ -133,7 +133,8 @@ impl Attachments<'_> {
 
     /// Resumes the session of a mount that has reconnected, in a version of the protocol that may
     /// differ from the earlier one. `regions` are the names of the memory on the new connection.
-    /// Messages that may have been lost are sent again.
+    /// Messages that may have been lost are sent again. The mount hears of all unlinked inodes that
+    /// it may use: what it said about them may be lost, too, and then it says that again.
     pub fn resume(self, session: u64, version: u32, regions: Regions) -> Reply {
         let Some(resumed) = self.sessions.get(session).filter(|session| session.is_attached()) else {
             return Reply::Error(Errno::EPROTO);
@@ -144,6 +145,9 @@ impl Attachments<'_> {
         // The request of the old connection gets no reply.
         drop(self.store.grants.lock().resume(session));
         self.recalls.back_from_before(session);
+        if !resumed.is_restored() {
+            self.recalls.queue_unlinked(session);
+        }
         Reply::Attached(self.attached(session, regions, true))
     }
 

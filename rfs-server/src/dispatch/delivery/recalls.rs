@@ -133,8 +133,8 @@ impl RecallDelivery<'_> {
         }
     }
 
-    /// Queues the unlinked inodes that a session of the previous server may use. The session may
-    /// receive an inode twice if it is unlinked at the same time.
+    /// Queues the unlinked inodes that a session may use. The session may receive an inode twice if
+    /// it is unlinked at the same time.
     pub(in crate::dispatch) fn queue_unlinked(self, session: u64) {
         let mut unlinked = Vec::new();
         self.store
