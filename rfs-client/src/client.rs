@@ -186,11 +186,6 @@ impl Client {
         }
     }
 
-    /// Returns true if the caller has a reference to the inode.
-    pub fn knows(&self, ino: u64) -> bool {
-        self.caching.inodes.get(ino).is_some()
-    }
-
     /// Returns false once the session has ended. Every operation fails then.
     pub fn is_connected(&self) -> bool {
         self.calls.is_connected()

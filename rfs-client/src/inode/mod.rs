@@ -72,6 +72,9 @@ pub(crate) struct Inode {
     slot: AtomicU32,
     /// Lookups that are not forgotten, plus one while it is open. Changed under the table's lock.
     pub(crate) references: AtomicU64,
+    /// True if only a previous process has named the inode to the caller. Cleared under the
+    /// table's lock.
+    pub(crate) inherited: AtomicBool,
     pub(crate) opens: Mutex<Opens>,
     pub(crate) at_server: Mutex<AtServer>,
     /// True if the inode was open when a new epoch began, and does not exist any more.
@@ -127,6 +130,7 @@ impl Inode {
             ino,
             slot: AtomicU32::new(NO_SLOT),
             references: AtomicU64::new(0),
+            inherited: AtomicBool::new(false),
             opens: Mutex::default(),
             at_server: Mutex::default(),
             gone: AtomicBool::new(false),
@@ -196,6 +200,11 @@ impl Inode {
         self.gone.load(Ordering::Acquire)
     }
 
+    /// Returns true if only a previous process has named the inode to the caller.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.inherited.load(Ordering::Relaxed)
+    }
+
     /// Returns true if the inode has lost its last name.
     pub(crate) fn is_unlinked(&self) -> bool {
         self.unlinked.load(Ordering::Relaxed)
@@ -222,6 +231,13 @@ impl Inode {
         {
             row.set_slot(slot);
         }
+    }
+
+    /// Takes a reference for a reply of this process. The caller holds the table's lock.
+    fn add_reference(&self) {
+        self.references.fetch_add(1, Ordering::Relaxed);
+        self.inherited.store(false, Ordering::Relaxed);
+        self.note(Counter::References, 1);
     }
 
     /// Notes a change of a counter in the kept state, if there is one.

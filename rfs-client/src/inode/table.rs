@@ -61,14 +61,12 @@ impl InodeTable {
     pub(crate) fn acquire(&self, ino: u64) -> Arc<Inode> {
         if let Some(inode) = self.inodes.read().get(&ino) {
             // A removal needs the write lock, so none can be in progress.
-            inode.references.fetch_add(1, Ordering::Relaxed);
-            inode.note(Counter::References, 1);
+            inode.add_reference();
             return inode.clone();
         }
         let mut inodes = self.inodes.write();
         let inode = inodes.entry(ino).or_insert_with(|| Arc::new(self.new_inode(ino)));
-        inode.references.fetch_add(1, Ordering::Relaxed);
-        inode.note(Counter::References, 1);
+        inode.add_reference();
         inode.clone()
     }
 
@@ -94,6 +92,7 @@ impl InodeTable {
 
     /// Adds an inode of the previous process.
     pub(crate) fn restore(&self, inode: Inode) -> Arc<Inode> {
+        inode.inherited.store(true, Ordering::Relaxed);
         let inode = Arc::new(inode);
         self.inodes.write().insert(inode.ino, Arc::clone(&inode));
         inode
@@ -101,8 +100,20 @@ impl InodeTable {
 
     /// Returns references. Forgets the inode with the last one.
     pub(crate) fn release(&self, ino: u64, count: u64) {
+        self.release_if(ino, count, |_| true);
+    }
+
+    /// Forgets an inode that only a previous process has named to the caller, and that is not open.
+    /// Returns true if it was one.
+    pub(crate) fn release_inherited(&self, ino: u64) -> bool {
+        let is_unused = |inode: &Inode| inode.is_inherited() && !inode.open.load(Ordering::Acquire);
+        self.release_if(ino, u64::MAX, is_unused)
+    }
+
+    /// Returns references if the inode meets a condition. No reference is taken meanwhile.
+    fn release_if(&self, ino: u64, count: u64, condition: impl Fn(&Inode) -> bool) -> bool {
         let mut inodes = self.inodes.write();
-        let Some(inode) = inodes.get(&ino) else { return };
+        let Some(inode) = inodes.get(&ino).filter(|inode| condition(inode)) else { return false };
         let before = inode.references.load(Ordering::Relaxed);
         let left = before.saturating_sub(count);
         inode.references.store(left, Ordering::Relaxed);
@@ -115,6 +126,7 @@ impl InodeTable {
             drop(inodes);
             self.orphans.forgotten(ino, unlinked);
         }
+        true
     }
 
     /// Marks an inode that has lost its last name. Returns false if it is not referenced.
@@ -237,6 +249,12 @@ impl InodeTable {
         self.inodes.read().keys().copied().collect()
     }
 
+    /// Returns the inodes that only a previous process has named to the caller.
+    pub(crate) fn inherited(&self) -> Vec<u64> {
+        let inodes = self.inodes.read();
+        inodes.values().filter(|inode| inode.is_inherited()).map(|inode| inode.ino).collect()
+    }
+
     /// Returns the number of referenced inodes.
     pub(crate) fn len(&self) -> usize {
         self.inodes.read().len()
@@ -261,5 +279,23 @@ mod tests {
         assert!(table.get(5).is_none() && table.names(5).is_empty());
         table.release(5, 9);
         assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn an_inherited_inode_is_forgotten_at_once_unless_it_is_named_again_or_open() {
+        let table = InodeTable::default();
+        for ino in 5..9 {
+            let inode = Inode::new(ino);
+            inode.references.store(3, Ordering::Relaxed);
+            table.restore(inode);
+        }
+        table.acquire(6);
+        table.get(7).expect("restored").open.store(true, Ordering::Relaxed);
+        let mut inherited = table.inherited();
+        inherited.sort_unstable();
+        assert_eq!(inherited, [5, 7, 8]);
+        assert_eq!([4, 5, 6, 7].map(|ino| table.release_inherited(ino)), [false, true, false, false]);
+        assert_eq!([5, 6, 7, 8].map(|ino| table.get(ino).is_some()), [false, true, true, true]);
+        assert_eq!(table.get(6).expect("named again").references.load(Ordering::Relaxed), 4);
     }
 }

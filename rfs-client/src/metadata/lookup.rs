@@ -113,6 +113,24 @@ impl Lookups {
         self.inodes.release(ino, count);
     }
 
+    /// Returns true if this process has named an inode to the caller, and false if only a previous
+    /// process has. `None`: the caller has no reference to it.
+    pub fn has_named(&self, ino: u64) -> Option<bool> {
+        self.inodes.get(ino).map(|inode| !inode.is_inherited())
+    }
+
+    /// Returns the inodes that only a previous process has named to the caller.
+    pub fn inherited(&self) -> Vec<u64> {
+        self.inodes.inherited()
+    }
+
+    /// Returns all references to an inode that only a previous process has named, and that is not
+    /// open. For an inode that the caller has forgotten, although no process knows: the previous
+    /// one may have been killed before it noted that. Returns true if it was such an inode.
+    pub fn forget_inherited(&self, ino: u64) -> bool {
+        self.inodes.release_inherited(ino)
+    }
+
     /// Looks a name up in the cache.
     fn remembered(&self, parent: u64, name: &[u8]) -> Option<Result<Attr, ClientError>> {
         if self.caching.cache.dir_names.lock().is_absent(parent, name) {

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::affinity;
 
 /// A thread that starts when the first work arrives.
+#[derive(Debug)]
 pub(super) struct Background {
     name: &'static str,
     thread: Mutex<Option<JoinHandle<()>>>,

@@ -83,6 +83,7 @@ mod access {
 mod sessions {
     mod faults;
     mod fencing;
+    mod inherited_inodes;
     mod invalid_replies;
     mod killed_mount;
     mod reconnect;

@@ -69,6 +69,7 @@ impl Filesystem for Adapter {
         self.kernel.set_version(self.version);
         self.handles.continue_from(takeovers, &self.client.kept_handles());
         self.locks.continue_from(takeovers);
+        self.inherited.start(&self.client, &self.kernel);
         // The names that the kernel has cached are not known here.
         if let Err(e) = self.kernel.drop_names() {
             log::warn!("the kernel keeps cached names: {e}");

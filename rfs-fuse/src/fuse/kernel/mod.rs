@@ -35,6 +35,7 @@ use super::{
 const HEADER: usize = 16;
 const NOTIFY_INVAL_INODE: i32 = 2;
 const NOTIFY_INVAL_ENTRY: i32 = 3;
+const NOTIFY_STORE: i32 = 4;
 const NOTIFY_INC_EPOCH: i32 = 8;
 /// FUSE_EXPIRE_ONLY: the kernel looks the name up again, and leaves open files and mounts below
 /// it alone.
@@ -87,6 +88,11 @@ fn inval_inode(ino: u64, part: Part) -> Vec<u8> {
         Part::Pages(from, len) => (bytes(from), bytes(len).min(i64::MAX - bytes(from))),
     };
     notification(NOTIFY_INVAL_INODE, &[&ino.to_ne_bytes(), &from.to_ne_bytes(), &len.to_ne_bytes()])
+}
+
+/// Returns the message that stores no bytes in an inode: it changes nothing.
+fn store_nothing(ino: u64) -> Vec<u8> {
+    notification(NOTIFY_STORE, &[&ino.to_ne_bytes(), &0_u64.to_ne_bytes(), &0_u64.to_ne_bytes()])
 }
 
 fn inval_entry(parent: u64, name: &[u8], flags: u32) -> Vec<u8> {
@@ -174,6 +180,11 @@ impl Kernel {
         }
     }
 
+    /// Returns true if the kernel has a reference to the inode.
+    pub(super) fn knows_inode(&self, ino: u64) -> io::Result<bool> {
+        self.notify(&store_nothing(ino))
+    }
+
     /// Has the kernel look up all names again. Needs Linux 6.16.
     pub(crate) fn drop_names(&self) -> io::Result<()> {
         self.notify(&notification(NOTIFY_INC_EPOCH, &[])).map(drop)
@@ -224,6 +235,11 @@ mod tests {
         assert_eq!(inval_inode(7, Part::PagesFrom(5)), expected);
         expected[32..40].copy_from_slice(&9_i64.to_ne_bytes());
         assert_eq!(inval_inode(7, Part::Pages(5, 9)), expected);
+        let mut expected = vec![];
+        for word in [40_u32, 4, 0, 0, 7, 0, 0, 0, 0, 0] {
+            expected.extend_from_slice(&word.to_ne_bytes());
+        }
+        assert_eq!(store_nothing(7), expected);
         for (flags, byte) in [(0, 0), (EXPIRE_ONLY, 1)] {
             let entry = inval_entry(7, b"ab", flags);
             assert_eq!((entry.len(), &entry[24..]), (35, &[2, 0, 0, 0, byte, 0, 0, 0, b'a', b'b', 0][..]));

@@ -41,11 +41,16 @@ const CONFIRMATION: Duration = Duration::from_secs(2);
 /// Time limit for dropping pages that a write of another mount makes stale. Nothing known blocks
 /// the drop that long: two mounts do not wait for each other there.
 const WRITTEN: Duration = Duration::from_secs(5);
-/// Pause between attempts to drop an inode that the kernel does not know yet.
+/// Pause between attempts to drop an inode that the kernel does not know yet, and between looks at
+/// releases.
 const PAUSE: Duration = Duration::from_micros(50);
-/// Maximum number of attempts. They take about a second, far longer than the kernel takes to read
-/// a reply.
-const PAUSES: u32 = 10_000;
+/// Time limit for these attempts: far longer than the kernel takes to read a reply.
+const READS_REPLIES: Duration = Duration::from_secs(1);
+/// The same time from the start of this process, for inodes that only a previous process has named.
+/// Its last replies were sent before this process began.
+const READS_PREVIOUS_REPLIES: Duration = Duration::from_millis(200);
+/// Time limit for the releases of locks.
+const RELEASES_LOCKS: Duration = Duration::from_secs(1);
 /// Maximum number of workers. A change of this mount may block each of them.
 const WORKERS: usize = 128;
 
@@ -149,6 +154,8 @@ struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
     stopping: AtomicBool,
+    /// When this process began to serve the mount.
+    began: Instant,
     /// Number of objects that the kernel has although the server takes them for dropped.
     late: Arc<AtomicUsize>,
 }
@@ -184,6 +191,7 @@ impl Recalls {
             queue: Mutex::default(),
             work: Condvar::new(),
             stopping: AtomicBool::new(false),
+            began: Instant::now(),
             late,
         });
         let dropping = Arc::downgrade(&shared);
@@ -428,10 +436,11 @@ impl Shared {
         if !self.kernel.barrier().pass() {
             log::debug!("cannot wait for queued releases of inode {ino}");
         }
-        for _ in 0..PAUSES {
-            if !self.client.locks.is_unlocking(ino) || self.stopping.load(Ordering::Relaxed) {
-                return;
-            }
+        let give_up = Instant::now() + RELEASES_LOCKS;
+        while self.client.locks.is_unlocking(ino)
+            && !self.stopping.load(Ordering::Relaxed)
+            && Instant::now() < give_up
+        {
             thread::sleep(PAUSE);
         }
     }
@@ -491,11 +500,15 @@ impl Shared {
     /// Has the kernel drop a part of an inode. Retries while the kernel may not have read the reply
     /// yet that names the inode.
     fn drop_inode(&self, ino: u64, part: Part) -> io::Result<()> {
-        for _ in 0..PAUSES {
-            if self.kernel.drop_inode(ino, part)?
-                || !self.client.knows(ino)
-                || self.stopping.load(Ordering::Relaxed)
-            {
+        let begin = Instant::now();
+        while !self.kernel.drop_inode(ino, part)? {
+            let give_up = match self.client.lookups.has_named(ino) {
+                Some(true) => begin + READS_REPLIES,
+                // The kernel has perhaps forgotten it, and told a process that was killed.
+                Some(false) => self.began + READS_PREVIOUS_REPLIES,
+                None => break,
+            };
+            if Instant::now() >= give_up || self.stopping.load(Ordering::Relaxed) {
                 break;
             }
             thread::sleep(PAUSE);

@@ -31,7 +31,7 @@ use crate::common::{
 };
 
 const MIB: u64 = 1 << 20;
-const TAKEOVER: &[&str] = &["--takeover"];
+pub(super) const TAKEOVER: &[&str] = &["--takeover"];
 
 /// Returns the program that serves a mount with a caretaker.
 fn serving(mount: &Mount) -> Option<Pid> {
@@ -49,7 +49,7 @@ fn serving(mount: &Mount) -> Option<Pid> {
 }
 
 /// Kills the program that serves a mount, and waits until the next one runs.
-fn kill_program(mount: &Mount) {
+pub(super) fn kill_program(mount: &Mount) {
     let before = serving(mount).expect("a program");
     kill_process(before, Signal::KILL).expect("killed");
     assert!(eventually(|| serving(mount).is_some_and(|now| now != before)), "no program continues");
