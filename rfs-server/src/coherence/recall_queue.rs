@@ -8,7 +8,7 @@
 //! None; one lock protects this and `held_replies`. The caller passes the time.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -197,6 +197,19 @@ impl<A> Queues<A> {
     /// The recall timeout begins when a request has to wait for it.
     pub fn push_unawaited(&mut self, session: u64, recall: Recall) -> Option<Need> {
         self.push_since(session, recall, None)
+    }
+
+    /// Queues the recalls of unlinked inodes, except those that are queued already.
+    pub fn push_unlinked(&mut self, session: u64, inos: impl IntoIterator<Item = u64>) {
+        let Some(queue) = self.queues.get(&session) else { return };
+        let queued = queue.recalls.iter().filter_map(|(recall, _)| match recall {
+            Recall::Unlinked { ino } => Some(*ino),
+            _ => None,
+        });
+        let queued: HashSet<u64> = queued.collect();
+        for ino in inos.into_iter().filter(|ino| !queued.contains(ino)) {
+            self.push_since(session, Recall::Unlinked { ino }, None);
+        }
     }
 
     fn push_since(&mut self, session: u64, recall: Recall, since: Option<Instant>) -> Option<Need> {
@@ -444,6 +457,20 @@ mod tests {
         assert_eq!(queues.deadline(second), None);
         assert_eq!(queues.open(2, |recall| recall.concerns(7), later).count(), 1);
         assert_eq!(queues.overdue(second, later + second), [1]);
+    }
+
+    /// Detects a queue that grows with each return of a mount that acknowledges nothing.
+    #[test]
+    fn an_unlinked_inode_is_queued_once() {
+        let mut queues = Queues::<()>::default();
+        queues.push_unlinked(1, [5]);
+        assert!(queues.is_empty(), "the session takes no recalls");
+        queues.begin(1);
+        queues.push(1, attr(5), Instant::now());
+        (0..3).for_each(|_| queues.push_unlinked(1, [5, 6]));
+        queues.push_unlinked(1, [6, 7]);
+        let unlinked = [5, 6, 7].map(|ino| Recall::Unlinked { ino });
+        assert_eq!(queues.next(1).unwrap().recalls, [vec![attr(5)], unlinked.to_vec()].concat());
     }
 
     proptest! {

@@ -145,7 +145,8 @@ impl Attachments<'_> {
         // The request of the old connection gets no reply.
         drop(self.store.grants.lock().resume(session));
         self.recalls.back_from_before(session);
-        if !resumed.is_restored() {
+        // A session that has not asked for recalls hears of them when it does.
+        if resumed.holds_numbers() {
             self.recalls.queue_unlinked(session);
         }
         Reply::Attached(self.attached(session, regions, true))

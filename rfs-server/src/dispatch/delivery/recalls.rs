@@ -133,17 +133,13 @@ impl RecallDelivery<'_> {
         }
     }
 
-    /// Queues the unlinked inodes that a session may use. The session may receive an inode twice if
-    /// it is unlinked at the same time.
+    /// Queues the unlinked inodes that a session may use. The session may receive an inode twice,
+    /// and one that has got a name meanwhile.
     pub(in crate::dispatch) fn queue_unlinked(self, session: u64) {
         let mut unlinked = Vec::new();
         self.store
             .each_shard(|meta| unlinked.extend(meta.namespace.inodes_mut().only().orphans.held_by(session)));
-        self.store.pending.locked(|state| {
-            for ino in unlinked {
-                state.recalls.push(session, Recall::Unlinked { ino }, run_clock::now());
-            }
-        });
+        self.store.pending.locked(|state| state.recalls.push_unlinked(session, unlinked));
     }
 
     /// Drops all cache state of a session that is marked as ended, so that no request waits for it.

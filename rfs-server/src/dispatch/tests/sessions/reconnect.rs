@@ -289,6 +289,28 @@ fn a_mount_that_comes_back_hears_of_unlinked_inodes_again() {
 }
 
 #[test]
+fn a_mount_that_comes_back_to_the_next_server_twice_hears_of_unlinked_inodes_each_time() {
+    let object = Object::new();
+    let f = object.start(1, true).unwrap();
+    let (one, other) = (attach(&f, 1, true), attach(&f, 2, false));
+    one.done(Request::Forget { inos: b"" });
+    let ino = one.create("gone").attr.ino;
+    one.close(ino);
+    drop(other.start(Request::Unlink { parent: ROOT_INO, name: b"gone" }));
+    let (_object, f) = killed(&object, &f, 2, false);
+    let mut done = 0;
+    for _ in 0..3 {
+        let one = back(&f, 1);
+        let Reply::Recalls(Recalls { number, recalls }) = one.ask(Request::Recalls { done }) else {
+            panic!()
+        };
+        assert!(recalls.contains(&Recall::Unlinked { ino }), "{recalls:?}");
+        drop(one.start(Request::Recalls { done: number }));
+        done = number;
+    }
+}
+
+#[test]
 fn a_value_in_parts_is_whole() {
     for anew in [false, true] {
         let object = Object::new();
