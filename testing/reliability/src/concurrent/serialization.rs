@@ -95,9 +95,9 @@ impl Elements {
 pub(crate) enum Names {
     /// All names are current.
     Current,
-    /// Beside its own change of a directory, a mount may use a name there as it was: one that the
-    /// other mount has changed, or its own one. So says docs/semantics/between-mounts.md, "Changes
-    /// at the same moment".
+    /// Beside its own change of a directory, a mount may use a name there as it was. So it may with
+    /// a name that it changes itself, until that call returns. So says
+    /// docs/semantics/between-mounts.md, "Changes at the same moment".
     Earlier,
 }
 
@@ -335,7 +335,7 @@ impl<'a> Search<'a> {
             let last = calls.iter().filter(delays).map(|own| own.to).max();
             last.map(|last| last.saturating_add(DROP_LIMIT))
         };
-        after.note_earlier_names(before, mounts, drops);
+        after.note_earlier_names(before, (change.mount, mounts), drops);
     }
 
     /// Explores from a call that has walked its paths, before or after its second step.

@@ -21,6 +21,8 @@ pub(crate) struct Earlier {
     target: Option<Id>,
     /// When the mount has dropped it.
     until: u64,
+    /// The mount has changed the name itself, and has the directory locked until then.
+    is_own: bool,
 }
 
 /// A mount that looks names up, and when.
@@ -52,12 +54,12 @@ impl State {
         self.names.iter().find(|(name, id)| name.0 == ROOT && **id == dir).map(|(name, _)| name.1)
     }
 
-    /// Notes the names that a change has taken from mounts. `drops` returns when a mount has
-    /// dropped the names of a directory, if it drops them late.
+    /// Notes the names that a change of the mount `changer` has taken from mounts. `drops` returns
+    /// when a mount has dropped the names of a directory, if it drops them late.
     pub(crate) fn note_earlier_names(
         &mut self,
         before: &State,
-        mounts: impl Iterator<Item = usize> + Clone,
+        (changer, mounts): (usize, impl Iterator<Item = usize> + Clone),
         drops: impl Fn(usize, Path) -> Option<u64>,
     ) {
         for (dir, leaf) in self.changed_names(before) {
@@ -65,7 +67,7 @@ impl State {
             let target = before.names.get(&(dir, leaf)).copied();
             for mount in mounts.clone() {
                 let Some(until) = drops(mount, path) else { continue };
-                let earlier = Earlier { mount, dir, leaf, target, until };
+                let earlier = Earlier { mount, dir, leaf, target, until, is_own: mount == changer };
                 if !self.earlier.contains(&earlier) {
                     self.earlier.push(earlier);
                 }
@@ -97,7 +99,7 @@ impl State {
     /// dropped yet.
     pub(crate) fn resolve_by_earlier_names(&self, act: Act<'_>, walk: Walk) -> Vec<Resolved> {
         let mut ways: Vec<Vec<&Earlier>> = vec![Vec::new()];
-        for one in self.earlier.iter().filter(|one| one.is_known_to(walk) && act.op.uses(one.dir, one.leaf)) {
+        for one in self.earlier.iter().filter(|one| one.is_known_to(walk) && act.op.uses(one)) {
             let is_new =
                 |way: &&Vec<&Earlier>| way.iter().all(|other| (other.dir, other.leaf) != (one.dir, one.leaf));
             let more: Vec<_> = ways.iter().filter(is_new).cloned().collect();
@@ -135,7 +137,11 @@ impl State {
     ) -> bool {
         let Some(dir) = found.first.and_then(|place| place.target) else { return false };
         let as_it_was = |one: &Earlier| {
-            (one.dir, one.leaf) == (dir, leaf) && one.is_known_to(walk) && one.target.is_some() == is_listed
+            // A listing waits for the lock of the directory.
+            !one.is_own
+                && (one.dir, one.leaf) == (dir, leaf)
+                && one.is_known_to(walk)
+                && one.target.is_some() == is_listed
         };
         self.earlier.iter().any(as_it_was)
     }
@@ -143,8 +149,10 @@ impl State {
 
 impl Op {
     /// Returns true if the kernel may take a name for this operation from its cache. It asks for a
-    /// name that is about to be made.
-    fn uses(&self, dir: Id, leaf: &str) -> bool {
+    /// name that is about to be made. To remove or move a name, it waits for the lock of the
+    /// directory.
+    fn uses(&self, &Earlier { dir, leaf, is_own, .. }: &Earlier) -> bool {
+        let is_locked = matches!(self, Op::Rename { .. } | Op::Unlink { .. } | Op::Rmdir { .. });
         let (paths, cached) = match *self {
             Op::Rename { from, to, how: Renaming::Exchange } => (vec![from, to], vec![from, to]),
             Op::Rename { from, to, .. } | Op::Link { from, to } => (vec![from, to], vec![from]),
@@ -168,6 +176,6 @@ impl Op {
             Some((_, last)) => dir != ROOT && last == leaf,
             None => dir == ROOT && *path == leaf,
         };
-        paths.iter().any(is_parent) || cached.iter().any(is_last)
+        paths.iter().any(is_parent) || !(is_own && is_locked) && cached.iter().any(is_last)
     }
 }

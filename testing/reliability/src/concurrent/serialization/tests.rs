@@ -234,8 +234,8 @@ fn a_mount_may_use_a_name_as_it_was_after_its_own_change_of_the_directory() {
 #[test]
 fn a_mount_may_use_a_name_as_it_was_until_its_own_change_of_it_has_returned() {
     let (stat, chmod) = (Op::StatName { path: "a" }, Op::Chmod { path: "a", mode: 0o600 });
-    let fits = |(mount, from), names| {
-        let mut late = call(5, 2, (from, from + 40), chmod, Outcome::Done);
+    let fits_with = |last: Op, (mount, from), seen: Outcome, names| {
+        let mut late = call(5, 2, (from, from + 40), last, seen);
         late.mount = mount;
         let calls = [
             call(3, 0, (10, 30), Op::Unlink { path: "a" }, Outcome::Done),
@@ -245,8 +245,12 @@ fn a_mount_may_use_a_name_as_it_was_until_its_own_change_of_it_has_returned() {
         ];
         super::serialize(&opened(), &calls, &[], &[], names).is_ok()
     };
+    let fits = |at, names| fits_with(chmod, at, Outcome::Done, names);
     assert!(fits((0, 25), Names::Earlier));
     assert!(!fits((0, 25), Names::Current));
+    let listed = Outcome::Names(["a".to_owned()].into());
+    let list = Op::List { path: "." };
+    assert!(!fits_with(list, (0, 25), listed, Names::Earlier), "the directory is locked until then");
     assert!(!fits((0, 31), Names::Earlier), "the change has returned");
     assert!(!fits((1, 25), Names::Earlier), "the other mount knows");
 }
