@@ -72,9 +72,9 @@ pub(crate) struct Inode {
     slot: AtomicU32,
     /// Lookups that are not forgotten, plus one while it is open. Changed under the table's lock.
     pub(crate) references: AtomicU64,
-    /// True if only a previous process has named the inode to the caller. Cleared under the
-    /// table's lock.
-    pub(crate) inherited: AtomicBool,
+    /// Those of `references` that replies of this process have given. Changed under the table's
+    /// lock.
+    pub(crate) own_references: AtomicU64,
     pub(crate) opens: Mutex<Opens>,
     pub(crate) at_server: Mutex<AtServer>,
     /// True if the inode was open when a new epoch began, and does not exist any more.
@@ -130,7 +130,7 @@ impl Inode {
             ino,
             slot: AtomicU32::new(NO_SLOT),
             references: AtomicU64::new(0),
-            inherited: AtomicBool::new(false),
+            own_references: AtomicU64::new(0),
             opens: Mutex::default(),
             at_server: Mutex::default(),
             gone: AtomicBool::new(false),
@@ -200,9 +200,10 @@ impl Inode {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Returns true if only a previous process has named the inode to the caller.
+    /// Returns true if only a previous process has named the inode to the caller, since the caller
+    /// has forgotten it last.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.inherited.load(Ordering::Relaxed)
+        self.own_references.load(Ordering::Relaxed) == 0
     }
 
     /// Returns true if the inode has lost its last name.
@@ -236,8 +237,20 @@ impl Inode {
     /// Takes a reference for a reply of this process. The caller holds the table's lock.
     fn add_reference(&self) {
         self.references.fetch_add(1, Ordering::Relaxed);
-        self.inherited.store(false, Ordering::Relaxed);
+        self.own_references.fetch_add(1, Ordering::Relaxed);
         self.note(Counter::References, 1);
+    }
+
+    /// Returns references, and this process's own ones first. Returns how many are left. The caller
+    /// has the table's lock alone.
+    fn return_references(&self, count: u64) -> u64 {
+        let before = self.references.load(Ordering::Relaxed);
+        let left = before.saturating_sub(count);
+        self.references.store(left, Ordering::Relaxed);
+        let own = self.own_references.load(Ordering::Relaxed);
+        self.own_references.store(own.saturating_sub(count), Ordering::Relaxed);
+        self.note(Counter::References, -((before - left) as i64));
+        left
     }
 
     /// Notes a change of a counter in the kept state, if there is one.

@@ -21,7 +21,7 @@ use crate::{
         orphans::Orphans,
         size::RecallPeriod,
     },
-    remote::kept::{Counter, KeptState, Row},
+    remote::kept::{KeptState, Row},
 };
 
 /// The inodes that the caller references.
@@ -92,7 +92,6 @@ impl InodeTable {
 
     /// Adds an inode of the previous process.
     pub(crate) fn restore(&self, inode: Inode) -> Arc<Inode> {
-        inode.inherited.store(true, Ordering::Relaxed);
         let inode = Arc::new(inode);
         self.inodes.write().insert(inode.ino, Arc::clone(&inode));
         inode
@@ -114,11 +113,7 @@ impl InodeTable {
     fn release_if(&self, ino: u64, count: u64, condition: impl Fn(&Inode) -> bool) -> bool {
         let mut inodes = self.inodes.write();
         let Some(inode) = inodes.get(&ino).filter(|inode| condition(inode)) else { return false };
-        let before = inode.references.load(Ordering::Relaxed);
-        let left = before.saturating_sub(count);
-        inode.references.store(left, Ordering::Relaxed);
-        inode.note(Counter::References, -((before - left) as i64));
-        if left == 0 {
+        if inode.return_references(count) == 0 {
             let unlinked = inode.is_unlinked();
             inodes.remove(&ino);
             self.aliases.lock().forget(ino);
@@ -297,5 +292,8 @@ mod tests {
         assert_eq!([4, 5, 6, 7].map(|ino| table.release_inherited(ino)), [false, true, false, false]);
         assert_eq!([5, 6, 7, 8].map(|ino| table.get(ino).is_some()), [false, true, true, true]);
         assert_eq!(table.get(6).expect("named again").references.load(Ordering::Relaxed), 4);
+        // The caller forgets what it was told here: the rest was told to be forgotten before.
+        table.release(6, 1);
+        assert!(table.inherited().contains(&6) && table.release_inherited(6));
     }
 }

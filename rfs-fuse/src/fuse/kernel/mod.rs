@@ -1,4 +1,5 @@
-//! Notifications to the kernel: requests to drop cached attributes, pages and names.
+//! Notifications to the kernel: requests to drop cached attributes, pages and names, and questions
+//! whether it knows an inode.
 //!
 //! [`Kernel`] writes the messages of the kernel's `fuse.h` to the FUSE device. fuser's notifier
 //! does not report whether the kernel knows the inode, so this module has its own.
@@ -180,9 +181,9 @@ impl Kernel {
         }
     }
 
-    /// Returns true if the kernel has a reference to the inode.
+    /// Returns true if the kernel has a reference to the inode. Waits while the kernel evicts it.
     pub(super) fn knows_inode(&self, ino: u64) -> io::Result<bool> {
-        self.notify(&store_nothing(ino))
+        self.notify_blocking(store_nothing(ino))
     }
 
     /// Has the kernel look up all names again. Needs Linux 6.16.

@@ -2,8 +2,8 @@
 //!
 //! The kernel tells once that it has forgotten an inode. If the process that reads this is killed
 //! before it notes it, the next process takes the inode for known, and the server keeps an unlinked
-//! one for it. So the next process asks the kernel once about each inode that only a previous
-//! process has named.
+//! one for it. So the next process asks the kernel about each inode that only a previous process
+//! has named.
 //!
 //! # Concurrency
 //! One thread, which starts with a continued mount and ends after its work. No locks.
@@ -20,9 +20,14 @@ use rfs_client::Client;
 
 use crate::fuse::{background::Background, kernel::KernelLink};
 
-/// Time from the start of this process until it asks. All threads of the kernel have long read the
-/// replies of the previous process by then, even if they had to wait for a core.
+/// Time from the start of this process until it asks first. All threads of the kernel have long
+/// read the replies of the previous process by then, even if they had to wait for a core. The time
+/// doubles while there are inherited inodes: one that is used again may be forgotten later.
 const SETTLES: Duration = Duration::from_secs(10);
+/// Longest time between two rounds of questions.
+const LONGEST: Duration = Duration::from_secs(600);
+/// Time in which session threads handle a message of the kernel that it forgets inodes.
+const HANDLES_FORGETS: Duration = Duration::from_secs(5);
 
 /// The thread that asks. Dropping this ends it.
 #[derive(Debug)]
@@ -42,11 +47,7 @@ impl Inherited {
     pub(in crate::fuse) fn start(&mut self, client: &Arc<Client>, kernel: &KernelLink) {
         let (stop, stopped) = channel();
         let (client, kernel) = (Arc::clone(client), Arc::clone(kernel));
-        let run = move || {
-            if stopped.recv_timeout(SETTLES) == Err(RecvTimeoutError::Timeout) {
-                forget_unknown(&client, &kernel, &stopped);
-            }
-        };
+        let run = move || Questions { client, kernel, stopped, has_failed: false }.ask_all();
         match self.thread.start(run) {
             Ok(()) => self.stop = Some(stop),
             Err(e) => log::warn!("cannot start a thread, so that forgotten inodes stay known: {e}"),
@@ -61,22 +62,57 @@ impl Drop for Inherited {
     }
 }
 
-/// Asks the kernel about each inherited inode, and forgets those that it does not know.
-fn forget_unknown(client: &Client, kernel: &KernelLink, stopped: &Receiver<()>) {
-    let inherited = client.lookups.inherited();
-    let mut forgotten = 0;
-    for &ino in &inherited {
-        if stopped.try_recv() == Err(TryRecvError::Disconnected) {
-            return;
-        }
-        match kernel.knows_inode(ino) {
-            Ok(true) => {}
-            Ok(false) => forgotten += usize::from(client.lookups.forget_inherited(ino)),
-            Err(e) => {
-                log::warn!("cannot ask the kernel about inode {ino}: {e}");
+/// The work of the thread.
+struct Questions {
+    client: Arc<Client>,
+    kernel: KernelLink,
+    stopped: Receiver<()>,
+    /// The kernel could not answer a question.
+    has_failed: bool,
+}
+
+impl Questions {
+    /// Asks until there are no inherited inodes, or the mount ends.
+    fn ask_all(mut self) {
+        let mut pause = SETTLES;
+        while self.goes_on_after(pause) {
+            let inherited = self.client.lookups.inherited();
+            if inherited.is_empty() {
                 return;
             }
+            let unknown = self.unknown(inherited);
+            // The kernel may have forgotten some just now. Their references are returned first.
+            if !unknown.is_empty() && self.goes_on_after(HANDLES_FORGETS) {
+                let unknown = self.unknown(unknown);
+                let forgets = |ino: &&u64| self.client.lookups.forget_inherited(**ino);
+                let forgotten = unknown.iter().filter(forgets).count();
+                log::debug!(
+                    "{forgotten} inherited inodes are forgotten, because the kernel does not know them"
+                );
+            }
+            pause = LONGEST.min(2 * pause);
         }
     }
-    log::debug!("the kernel does not know {forgotten} of {} inherited inodes", inherited.len());
+
+    /// Waits. Returns false if the mount ends.
+    fn goes_on_after(&self, pause: Duration) -> bool {
+        self.stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout)
+    }
+
+    /// Returns those of these inodes that the kernel does not know.
+    fn unknown(&mut self, mut inos: Vec<u64>) -> Vec<u64> {
+        inos.retain(|&ino| {
+            if self.stopped.try_recv() == Err(TryRecvError::Disconnected) {
+                return false;
+            }
+            let known = self.kernel.knows_inode(ino);
+            if let Err(e) = &known
+                && !std::mem::replace(&mut self.has_failed, true)
+            {
+                log::warn!("cannot ask the kernel about inode {ino}: {e}");
+            }
+            matches!(known, Ok(false))
+        });
+        inos
+    }
 }

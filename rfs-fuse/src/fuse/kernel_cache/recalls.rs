@@ -54,10 +54,12 @@ const RELEASES_LOCKS: Duration = Duration::from_secs(1);
 /// Maximum number of workers. A change of this mount may block each of them.
 const WORKERS: usize = 128;
 
-/// Time after which names expire again, if their inode's owner has changed. A thread may have
-/// received a lookup's reply before the change, and continue after the names have expired. It
-/// then revalidates the name with the old owner.
-const SECOND_EXPIRY_DELAY: Duration = Duration::from_secs(1);
+/// Time after which something is dropped a second time. Names expire again if their inode's owner
+/// has changed: a thread may have received a lookup's reply before the change, and continue after
+/// the names have expired. It then revalidates the name with the old owner. An inode that only a
+/// previous process has named is dropped again if the kernel did not know it: a thread may have a
+/// reply of that process, and wait for another one before it reads it to the end.
+const SECOND_DROP_DELAY: Duration = Duration::from_secs(1);
 
 /// An object that the kernel drops.
 struct Job {
@@ -78,12 +80,14 @@ const WAITING: u8 = 0;
 const DONE: u8 = 1;
 const LATE: u8 = 2;
 
-/// Names that expire a second time.
-enum SecondExpiry {
-    /// The names of an inode.
-    Of(u64),
-    /// Names in a directory.
-    In(u64, Vec<Arc<[u8]>>),
+/// What is dropped a second time.
+enum SecondDrop {
+    /// The names of an inode expire.
+    NamesOf(u64),
+    /// Names in a directory expire.
+    NamesIn(u64, Vec<Arc<[u8]>>),
+    /// A part of an inode.
+    Inode(u64, Part),
 }
 
 impl Job {
@@ -144,8 +148,8 @@ struct Queue {
     workers: Vec<JoinHandle<()>>,
     idle: usize,
     stop: bool,
-    /// Names that expire again, and when.
-    expiries: VecDeque<(Instant, SecondExpiry)>,
+    /// What is dropped again, and when.
+    second_drops: VecDeque<(Instant, SecondDrop)>,
 }
 
 struct Shared {
@@ -369,17 +373,18 @@ impl Shared {
             if let Some(job) = queue.jobs.pop_front() {
                 return Some(job);
             }
-            let due = queue.expiries.front().map(|(when, _)| *when);
+            let due = queue.second_drops.front().map(|(when, _)| *when);
             if due.is_some_and(|when| when <= Instant::now())
-                && let Some((_, expiry)) = queue.expiries.pop_front()
+                && let Some((_, what)) = queue.second_drops.pop_front()
             {
                 drop(queue);
-                let outcome = match &expiry {
-                    SecondExpiry::Of(ino) => self.expire_names(*ino),
-                    SecondExpiry::In(dir, names) => self.expire(*dir, names),
+                let outcome = match &what {
+                    SecondDrop::NamesOf(ino) => self.expire_names(*ino),
+                    SecondDrop::NamesIn(dir, names) => self.expire(*dir, names),
+                    SecondDrop::Inode(ino, part) => self.kernel.drop_inode(*ino, *part).map(drop),
                 };
                 if let Err(e) = outcome {
-                    log::debug!("cannot expire names again: {e}");
+                    log::debug!("cannot drop what was recalled again: {e}");
                 }
                 queue = self.queue.lock();
                 continue;
@@ -403,7 +408,7 @@ impl Shared {
             Recall::Attr { ino } => self.drop_inode(*ino, Part::Attributes),
             Recall::Owner { ino } => {
                 let outcome = self.drop_inode(*ino, Part::Attributes).and_then(|()| self.expire_names(*ino));
-                self.expire_again(SecondExpiry::Of(*ino));
+                self.drop_again(SecondDrop::NamesOf(*ino));
                 outcome
             }
             Recall::Names { ino } => {
@@ -423,9 +428,9 @@ impl Shared {
         }
     }
 
-    /// Has a worker expire names again after [`SECOND_EXPIRY_DELAY`].
-    fn expire_again(&self, expiry: SecondExpiry) {
-        self.queue.lock().expiries.push_back((Instant::now() + SECOND_EXPIRY_DELAY, expiry));
+    /// Has a worker drop something again after [`SECOND_DROP_DELAY`].
+    fn drop_again(&self, what: SecondDrop) {
+        self.queue.lock().second_drops.push_back((Instant::now() + SECOND_DROP_DELAY, what));
     }
 
     /// Waits until the locks of a file are released, if its last close has returned.
@@ -455,7 +460,7 @@ impl Shared {
         if outcome.is_ok() {
             names.iter().for_each(|name| self.client.caching.dropped_name(dir, name));
         }
-        self.expire_again(SecondExpiry::In(dir, names));
+        self.drop_again(SecondDrop::NamesIn(dir, names));
         outcome
     }
 
@@ -502,13 +507,20 @@ impl Shared {
     fn drop_inode(&self, ino: u64, part: Part) -> io::Result<()> {
         let begin = Instant::now();
         while !self.kernel.drop_inode(ino, part)? {
-            let give_up = match self.client.lookups.has_named(ino) {
+            let is_named = self.client.lookups.has_named(ino);
+            let give_up = match is_named {
                 Some(true) => begin + READS_REPLIES,
                 // The kernel has perhaps forgotten it, and told a process that was killed.
                 Some(false) => self.began + READS_PREVIOUS_REPLIES,
                 None => break,
             };
-            if Instant::now() >= give_up || self.stopping.load(Ordering::Relaxed) {
+            if self.stopping.load(Ordering::Relaxed) {
+                break;
+            }
+            if Instant::now() >= give_up {
+                if is_named == Some(false) {
+                    self.drop_again(SecondDrop::Inode(ino, part));
+                }
                 break;
             }
             thread::sleep(PAUSE);
