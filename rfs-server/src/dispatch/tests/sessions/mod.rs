@@ -5,6 +5,7 @@ mod log_quota;
 mod reconnect;
 mod recovery;
 mod snapshots;
+mod unlinked;
 mod versions;
 
 use super::*;
