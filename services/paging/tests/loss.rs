@@ -77,6 +77,32 @@ fn a_code_survives_the_kill_of_a_server_and_after_the_repair_of_another_one() {
     kill_a_server_and_after_the_repair_another_one(Redundancy::Coded { data: 2, parity: 1 }, 6);
 }
 
+/// Catches a pager that finds losses only by requests: no fault reads parity pages, so the memory
+/// would have no redundancy until the next write-out.
+#[test]
+fn a_loss_is_found_and_repaired_while_no_page_is_used() {
+    for provider in PROVIDERS {
+        for redundancy in [Redundancy::Mirror, Redundancy::Coded { data: 2, parity: 1 }] {
+            let mut places = Places::new();
+            let mut lenders = children(&mut places, provider, redundancy.servers() + 1);
+            let addresses: Vec<_> = lenders.iter().map(|lender| lender.address.clone()).collect();
+            let (options, log) = options(provider, 64);
+            let pager = pager(&addresses, options.redundancy(redundancy));
+            let mut memory = pager.map(PAGES * PAGE).expect("memory");
+            fill(&mut memory, 0..PAGES, 1);
+            for (lost, lender) in [(1, 0), (2, 1)] {
+                lenders[lender].kill();
+                wait_for("the loss", || pager.stats().servers_lost == lost);
+                if lost == 1 {
+                    wait_for("the repair", || matches!(log.lock()[..], [_, PagerEvent::Repaired { .. }]));
+                }
+            }
+            check(&memory, 0..PAGES, 1);
+            assert_eq!(pager.stats().pages_lost, 0);
+        }
+    }
+}
+
 #[test]
 fn two_parity_pages_survive_the_kill_of_two_servers_at_once() {
     for provider in PROVIDERS {

@@ -3,7 +3,12 @@
 //! # Concurrency
 //! See [`engine`](super).
 
-use std::{io, ops::Range, sync::Arc, time::Duration};
+use std::{
+    io,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rdmabox::RequestError;
 
@@ -19,7 +24,30 @@ use crate::{
 /// the fault thread, if it uses paged memory.
 const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Pause between two checks of all connections.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
 impl Engine {
+    /// Returns the time until the next check of all connections; `None` if there is none.
+    pub(super) fn check_timeout(&self) -> Option<Duration> {
+        let is_repairable = self.layout.members() > self.layout.data() && self.servers.live() > 0;
+        is_repairable.then(|| CHECK_INTERVAL.saturating_sub(self.checked.elapsed()))
+    }
+
+    /// Gives up servers whose connection has ended, if a check is due.
+    ///
+    /// No fault reads from a server that has parity pages, so no request would find it lost. Its
+    /// pages would have no redundancy meanwhile.
+    pub(super) fn check_connections(&mut self) {
+        if self.check_timeout() != Some(Duration::ZERO) {
+            return;
+        }
+        self.checked = Instant::now();
+        for server in self.servers.disconnected() {
+            self.lose_server(server, RequestError::Disconnected);
+        }
+    }
+
     /// Gives up a server. Pages that only it had, and that are not resident, are lost.
     pub(super) fn lose_server(&mut self, server: usize, error: RequestError) {
         if !self.servers.lose(server) {

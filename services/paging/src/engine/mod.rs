@@ -27,11 +27,15 @@ use std::{
     io, panic,
     sync::{Arc, mpsc},
     thread,
+    time::Instant,
 };
 
 pub(crate) use command::{Command, Handle, Wake};
 pub(crate) use events::Events;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    time::Timespec,
+};
 use slab::Slab;
 
 use self::{
@@ -90,6 +94,8 @@ struct Engine {
     wake: Arc<Wake>,
     /// Copies to make after a loss.
     repair: Option<Repair>,
+    /// Time of the last check of all connections.
+    checked: Instant,
     /// A lack of room has been reported, and has not ended since.
     no_room: bool,
     /// `None` if the thread stays where the kernel puts it.
@@ -132,6 +138,7 @@ impl Engine {
             completions: mpsc::channel(),
             wake,
             repair: None,
+            checked: Instant::now(),
             no_room: false,
             placement: None,
         }
@@ -140,7 +147,7 @@ impl Engine {
     fn run(&mut self, commands: &mpsc::Receiver<Command>) -> io::Result<()> {
         loop {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
-            match poll(&mut fds, self.repair_timeout().as_ref()) {
+            match poll(&mut fds, self.timeout().as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -157,9 +164,17 @@ impl Engine {
             if faults {
                 self.serve_faults()?;
             }
+            self.check_connections();
             self.continue_repair(!faults);
             self.settle();
         }
+    }
+
+    /// Returns how long the thread may sleep; `None` without an end.
+    fn timeout(&self) -> Option<Timespec> {
+        let timeout = [self.repair_timeout(), self.check_timeout()].into_iter().flatten().min()?;
+        // Neither has more seconds than a `Timespec` has.
+        Timespec::try_from(timeout).ok()
     }
 
     /// Carries out a command. Returns false if the thread shall end.

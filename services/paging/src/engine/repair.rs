@@ -11,7 +11,6 @@
 use std::time::{Duration, Instant};
 
 use rdmabox::{Buffer, Failed, RequestError, Transfer};
-use rustix::time::Timespec;
 
 use super::{Engine, stats::add};
 use crate::{
@@ -68,13 +67,10 @@ impl Engine {
         }
     }
 
-    /// Returns how long the fault thread may sleep; `None` without an end.
-    pub(super) fn repair_timeout(&self) -> Option<Timespec> {
-        let repair = self.repair.as_ref()?;
-        let pause =
-            repair.pause.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
-        // A repair has no pause of more seconds than a `Timespec` has.
-        Timespec::try_from(pause).ok()
+    /// Returns the time until the next step; `None` without a repair.
+    pub(super) fn repair_timeout(&self) -> Option<Duration> {
+        let until = self.repair.as_ref()?.pause;
+        Some(until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now())))
     }
 
     /// Makes a step if one is due. `is_idle` says that no fault waits.

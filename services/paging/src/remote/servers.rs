@@ -99,6 +99,15 @@ impl Servers {
         self.servers[server].is_lost
     }
 
+    /// Returns the servers that are not lost and whose connection has ended.
+    pub(crate) fn disconnected(&self) -> Vec<usize> {
+        let has_ended = |index: &usize| {
+            let server = &self.servers[*index];
+            !server.is_lost && !server.session.is_connected()
+        };
+        (0..self.servers.len()).filter(has_ended).collect()
+    }
+
     /// Number of servers.
     pub(crate) fn len(&self) -> usize {
         self.servers.len()
