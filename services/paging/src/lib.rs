@@ -16,6 +16,8 @@ pub use engine::stats::PagerStats;
 pub use error::{PagerEvent, PagingError};
 pub use lender::{Lender, LenderError, LenderOptions, LenderStatus, PROTOCOL};
 pub use logic::redundancy::{ParseRedundancyError, Redundancy};
+#[cfg(feature = "model")]
+pub use options::CardSwitch;
 pub use options::{PagerOptions, ParseSwitchesError, Switches};
 pub use pager::{PagedMemory, RemotePager};
 pub use program::cli;

@@ -8,6 +8,8 @@ mod switches;
 use std::{fmt, sync::Arc};
 
 use rdmabox::SessionOptions;
+#[cfg(feature = "model")]
+pub use switches::CardSwitch;
 pub use switches::{ParseSwitchesError, Switches};
 
 use crate::{

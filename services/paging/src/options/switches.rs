@@ -8,10 +8,42 @@
 
 use std::{fmt, str::FromStr};
 
+#[cfg(feature = "model")]
+use rdmabox::provider::model::{CardParameters, ModelledCard, Timing};
 use rdmabox::{BatchMode, PollingMode, PreMrThreshold, ProviderKind, SessionOptions};
 
 /// Names of the switches, for messages.
-const NAMES: &str = "provider, batch, queue-pairs, window, pre-mr-threshold and polling";
+const NAMES: &str = "provider, batch, queue-pairs, window, pre-mr-threshold, polling and card";
+
+/// A modelled card, as `cx3@20`: the name or file of its constants, and the dilation of its time.
+#[cfg(feature = "model")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardSwitch {
+    text: String,
+    parameters: CardParameters,
+    dilation: u32,
+}
+
+#[cfg(feature = "model")]
+impl FromStr for CardSwitch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CardSwitch, String> {
+        let (card, dilation) = text.rsplit_once('@').unwrap_or((text, "200"));
+        let dilation = dilation.parse().ok().filter(|dilation| *dilation > 0).ok_or_else(|| {
+            format!("{dilation:?} is no dilation: after the @ stands a number from 1 on, as in cx3@20")
+        })?;
+        let parameters = CardParameters::open(card).map_err(|error| error.to_string())?;
+        Ok(CardSwitch { text: text.into(), parameters, dilation })
+    }
+}
+
+#[cfg(feature = "model")]
+impl fmt::Display for CardSwitch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 /// Switches of the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +61,9 @@ pub struct Switches {
     pub pre_mr_threshold: Option<PreMrThreshold>,
     /// How threads wait for completions.
     pub polling: Option<PollingMode>,
+    /// A modelled card that completes the requests.
+    #[cfg(feature = "model")]
+    pub card: Option<CardSwitch>,
 }
 
 impl Switches {
@@ -40,6 +75,11 @@ impl Switches {
         options.window_bytes = self.window.unwrap_or(options.window_bytes);
         options.pre_mr_threshold = self.pre_mr_threshold.unwrap_or(options.pre_mr_threshold);
         options.polling = self.polling.unwrap_or(options.polling);
+        #[cfg(feature = "model")]
+        if let Some(card) = &self.card {
+            let timing = Timing::Dilated(card.dilation);
+            options.card = Some(ModelledCard::new(card.parameters.clone(), timing));
+        }
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), ParseSwitchesError> {
@@ -51,6 +91,10 @@ impl Switches {
             "window" => self.window = Some(byte_size::parse_nonzero(value).map_err(|e| wrong(&e))?),
             "pre-mr-threshold" => self.pre_mr_threshold = Some(value.parse().map_err(|e| wrong(&e))?),
             "polling" => self.polling = Some(value.parse().map_err(|e| wrong(&e))?),
+            #[cfg(feature = "model")]
+            "card" => self.card = Some(value.parse().map_err(|e: String| wrong(&e))?),
+            #[cfg(not(feature = "model"))]
+            "card" => return Err(wrong(&"this build has no modelled card: build with --features model")),
             _ => return Err(ParseSwitchesError(format!("{name:?} is no switch: expected {NAMES}"))),
         }
         Ok(())
@@ -88,6 +132,8 @@ impl fmt::Display for Switches {
             named("window", self.window.map(|value| value.to_string())),
             named("pre-mr-threshold", self.pre_mr_threshold.map(|value| value.to_string())),
             named("polling", self.polling.map(|value| value.to_string())),
+            #[cfg(feature = "model")]
+            named("card", self.card.as_ref().map(|value| value.to_string())),
         ];
         f.write_str(&all.into_iter().flatten().collect::<Vec<_>>().join(","))
     }
@@ -127,8 +173,24 @@ mod tests {
 
     #[test]
     fn wrong_switches_are_refused() {
-        for wrong in ["batch", "batch=", "speed=9", "queue-pairs=-1", "window=0", "polling=never", "=1"] {
+        for wrong in
+            ["batch", "batch=", "speed=9", "queue-pairs=-1", "window=0", "polling=never", "=1", "card=cx9"]
+        {
             assert!(wrong.parse::<Switches>().is_err(), "{wrong}");
+        }
+    }
+
+    #[cfg(feature = "model")]
+    #[test]
+    fn a_card_has_a_dilation() {
+        let mut options = SessionOptions::default();
+        let switches: Switches = "card=cx3@20".parse().expect("valid");
+        assert_eq!(switches.to_string(), "card=cx3@20");
+        switches.apply(&mut options);
+        assert_eq!(options.card.map(|card| card.timing()), Some(Timing::Dilated(20)));
+        for wrong in ["card=cx3@0", "card=cx3@", "card=cx3@x"] {
+            let error = wrong.parse::<Switches>().expect_err(wrong).to_string();
+            assert!(error.contains("is no dilation"), "{error}");
         }
     }
 }
