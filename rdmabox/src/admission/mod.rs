@@ -1,8 +1,9 @@
 //! Admission control: limits the number of bytes in flight.
 //!
-//! A session counts the bytes in flight, and an [`AdmissionPolicy`] decides. A request that is not
+//! A session counts the bytes in flight, and an [`AdmissionPolicy`] decides. [`WindowScope`] says
+//! whether the bytes of other sessions on the same device count as well. A request that is not
 //! admitted stays in the merge queue, where it can still merge, and its owner retries after a
-//! completion. [`StaticWindow`] is the policy that the RDMAbox paper measures, and that a session
+//! completion of the session. [`StaticWindow`] is the policy that the RDMAbox paper measures, and that a session
 //! has by default. [`LatencyWindow`] finds the window size itself, for which the paper leaves a
 //! hook (section IV-A). [`SessionBuilder::admission`](crate::SessionBuilder::admission) sets a
 //! policy.
@@ -45,15 +46,19 @@
 //! # Concurrency
 //! Any thread may call every method. The counter uses atomics, never queues and never waits.
 
+mod device_bytes;
 mod latency_window;
+mod scope;
 mod static_window;
 mod turns;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+pub(crate) use device_bytes::{DeviceBytes, DeviceKey};
 pub use latency_window::{LatencyTarget, LatencyWindow, LatencyWindowOptions};
+pub use scope::{ParseScopeError, WindowScope};
 pub use static_window::{DEFAULT_WINDOW, StaticWindow};
 pub(crate) use turns::Turns;
 
@@ -66,10 +71,10 @@ pub const ADMISSION_PAGE: u64 = 4096;
 /// A program may implement it. Methods that a later version adds have a default.
 pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
     /// Returns true if a request of `request_bytes` may be posted while `in_flight_bytes` are in
-    /// flight. Both are whole pages.
+    /// flight, of the session or of the device ([`WindowScope`]). Both are whole pages.
     ///
-    /// A request is admitted without a call of this method when nothing is in flight, so each
-    /// request is posted at some time.
+    /// A request is admitted without a call of this method when its session has nothing in flight,
+    /// so each request is posted at some time.
     fn admit(&self, in_flight_bytes: u64, request_bytes: u64) -> bool;
 
     /// Returns the current size of the window in bytes. Requests are not merged beyond it: a merged
@@ -98,18 +103,50 @@ pub(crate) struct Admission {
     policy: Arc<dyn AdmissionPolicy>,
     in_flight: AtomicU64,
     peak: AtomicU64,
+    /// The device whose window the session shares.
+    device: Option<SharedWindow>,
+}
+
+/// The part of a session in the window of its device.
+#[derive(Debug)]
+struct SharedWindow {
+    bytes: Arc<DeviceBytes>,
+    /// True if the last request was refused, and some are in flight since.
+    waits: AtomicBool,
+}
+
+impl SharedWindow {
+    fn set_waiting(&self, waits: bool) {
+        if self.waits.load(Ordering::Relaxed) != waits && self.waits.swap(waits, Ordering::Relaxed) != waits {
+            self.bytes.set_waiting(waits);
+        }
+    }
 }
 
 impl Admission {
     /// Creates a counter with nothing in flight and decisions by `policy`.
     pub(crate) fn new(policy: Arc<dyn AdmissionPolicy>) -> Admission {
-        Admission { policy, in_flight: AtomicU64::new(0), peak: AtomicU64::new(0) }
+        Admission { policy, in_flight: AtomicU64::new(0), peak: AtomicU64::new(0), device: None }
+    }
+
+    /// Creates the counter of a session that shares the window of a device.
+    pub(crate) fn on_device(policy: Arc<dyn AdmissionPolicy>, bytes: Arc<DeviceBytes>) -> Admission {
+        let device = Some(SharedWindow { bytes, waits: AtomicBool::new(false) });
+        Admission { policy, in_flight: AtomicU64::new(0), peak: AtomicU64::new(0), device }
     }
 
     /// Adds a request if the policy admits it. The decision and the addition are atomic, so
-    /// competing threads never exceed the window together.
+    /// competing threads never exceed the window together. Threads of one session that share a
+    /// device's window must not call it at the same time.
     pub(crate) fn try_admit(&self, bytes: u64) -> bool {
         let charge = charge(bytes);
+        match &self.device {
+            None => self.try_admit_alone(charge),
+            Some(device) => self.try_admit_on(device, charge),
+        }
+    }
+
+    fn try_admit_alone(&self, charge: u64) -> bool {
         let mut current = self.in_flight.load(Ordering::Relaxed);
         loop {
             if current != 0 && !self.policy.admit(current, charge) {
@@ -126,11 +163,37 @@ impl Admission {
         }
     }
 
+    fn try_admit_on(&self, device: &SharedWindow, charge: u64) -> bool {
+        let own = self.in_flight.load(Ordering::Acquire);
+        let is_waiting = device.waits.load(Ordering::Relaxed);
+        let share = device.bytes.share(self.policy.window(), is_waiting);
+        let within_share = own.checked_add(charge).is_some_and(|total| total <= share);
+        let admits = |total| own == 0 || within_share && self.policy.admit(total, charge);
+        let admitted = device.bytes.try_add(charge, admits);
+        if admitted && charge > 0 {
+            // A completion may have removed the last bytes since.
+            let before = self.in_flight.fetch_add(charge, Ordering::AcqRel);
+            self.peak.fetch_max(before + charge, Ordering::Relaxed);
+            if before == 0 {
+                device.bytes.set_active(true);
+            }
+        }
+        device.set_waiting(!admitted);
+        admitted
+    }
+
     /// Removes a request that was not executed, or whose latency is not meaningful.
     pub(crate) fn release(&self, bytes: u64) {
         let charge = charge(bytes);
         let before = self.in_flight.fetch_sub(charge, Ordering::AcqRel);
         debug_assert!(before >= charge, "released {charge} bytes of {before} in flight");
+        let Some(device) = self.device.as_ref().filter(|_| charge > 0) else { return };
+        device.bytes.remove(charge);
+        if before == charge {
+            device.bytes.set_active(false);
+            // The next request is admitted in any case.
+            device.set_waiting(false);
+        }
     }
 
     /// Removes a completed request and reports its latency to the policy.
@@ -144,10 +207,15 @@ impl Admission {
         self.in_flight.load(Ordering::Acquire)
     }
 
+    /// Returns the bytes that count beside the window: those of the session, or of its device.
+    pub(crate) fn counted(&self) -> u64 {
+        self.device.as_ref().map_or_else(|| self.in_flight(), |device| device.bytes.in_flight())
+    }
+
     /// Returns the free part of the window in bytes. A hint: other threads may take it, and a
     /// policy may admit less.
     pub(crate) fn free(&self) -> u64 {
-        self.policy.window().saturating_sub(self.in_flight())
+        self.policy.window().saturating_sub(self.counted())
     }
 
     /// Returns the maximum number of bytes in flight so far, in whole pages.
@@ -155,10 +223,28 @@ impl Admission {
         self.peak.load(Ordering::Relaxed)
     }
 
+    /// Returns the maximum number of bytes that counted beside the window.
+    pub(crate) fn counted_peak(&self) -> u64 {
+        self.device.as_ref().map_or_else(|| self.peak(), |device| device.bytes.peak())
+    }
+
     /// Returns the maximum length of a merged work request in bytes: whole pages, so that its
     /// charge is not larger.
     pub(crate) fn max_merge(&self) -> u64 {
         (self.policy.window() / ADMISSION_PAGE).max(1) * ADMISSION_PAGE
+    }
+}
+
+impl Drop for Admission {
+    /// Gives back the bytes of requests that never completed.
+    fn drop(&mut self) {
+        let Some(device) = &self.device else { return };
+        let rest = self.in_flight.load(Ordering::Acquire);
+        if rest > 0 {
+            device.bytes.remove(rest);
+            device.bytes.set_active(false);
+        }
+        device.set_waiting(false);
     }
 }
 

@@ -294,6 +294,11 @@ impl Runtime {
         (self.admission.in_flight(), self.admission.peak())
     }
 
+    /// Returns the bytes in flight that count for the window, and their peak.
+    pub(crate) fn in_window(&self) -> (u64, u64) {
+        (self.admission.counted(), self.admission.counted_peak())
+    }
+
     /// Returns the mapping of the peer's memory and the offset of `remote` in it, if that memory is
     /// mapped.
     pub(crate) fn map(&self, remote: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)> {

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use rdmabox::{
     Access, Address, CallError, Export, Failed, Fencing, Host, HostHandle, Limits, Memory, Peer,
     PreMrThreshold, ProviderKind, RemoteAddr, Reply, RequestError, Service, Session, SessionOptions,
-    WcStatus, stats::StatsSnapshot,
+    WcStatus, admission::WindowScope, stats::StatsSnapshot,
 };
 
 pub const LEN: usize = 4 << 20;
@@ -118,6 +118,8 @@ impl Fixture {
         // Tests count copies and registrations, and an RDMA device would measure a threshold of its
         // own.
         options.pre_mr_threshold = PreMrThreshold::Bytes(4096);
+        // Other tests of this process may use the same RDMA device.
+        options.window_scope = WindowScope::Session;
         if provider == ProviderKind::Rdma {
             // Where it is tested, processors are emulated and slow.
             options.connect_timeout = Duration::from_secs(60);

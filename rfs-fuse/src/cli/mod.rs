@@ -22,7 +22,9 @@ use std::{
 };
 
 use clap::Parser;
-use rdmabox::{Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, tls::TlsClientFiles};
+use rdmabox::{
+    Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, admission::WindowScope, tls::TlsClientFiles,
+};
 
 use rfs_status::logging::{LogFormat, SYSLOG};
 
@@ -222,6 +224,11 @@ pub struct Args {
     /// Maximum number of bytes in flight [default: 7M]
     #[arg(long, value_name = "BYTES", value_parser = byte_size::parse, help_heading = "Session")]
     window: Option<u64>,
+
+    /// Whose bytes in flight count: by-provider (all sessions with a card, over RDMA), session or
+    /// device (all sessions of this mount) [default: by-provider]
+    #[arg(long, value_name = "SCOPE", value_parser = parsed::<WindowScope>, help_heading = "Session")]
+    window_scope: Option<WindowScope>,
 
     /// How adjacent requests are combined: single, merge, doorbell or hybrid [default: hybrid]
     #[arg(long, value_name = "MODE", value_parser = parsed::<BatchMode>, help_heading = "Session")]

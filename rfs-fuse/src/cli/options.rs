@@ -224,6 +224,9 @@ impl Args {
         if let Some(window) = self.window {
             options.window_bytes = window;
         }
+        if let Some(scope) = self.window_scope {
+            options.window_scope = scope;
+        }
         if let Some(batch) = self.batch {
             options.batch = batch;
         }

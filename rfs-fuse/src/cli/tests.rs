@@ -45,12 +45,13 @@ fn null_needs_no_address() {
 #[test]
 fn every_switch_reaches_the_session() {
     let options = args(
-        "rfs-fuse a:1 /m --provider tcp --queue-pairs 2 --window 3M --batch merge --pre-mr-threshold 64K \
-         --polling event-batch --calls fetch --max-retry 9 --busy-poll-us 20 --timeout 2.5 --connect-timeout 7",
+        "rfs-fuse a:1 /m --provider tcp --queue-pairs 2 --window 3M --window-scope device --batch merge \
+         --pre-mr-threshold 64K --polling event-batch --calls fetch --max-retry 9 --busy-poll-us 20 --timeout 2.5 --connect-timeout 7",
     )
     .session_options();
     assert_eq!(options.provider, Some(rdmabox::ProviderKind::Tcp));
     assert_eq!((options.queue_pairs, options.window_bytes), (2, 3 << 20));
+    assert_eq!(options.window_scope, rdmabox::admission::WindowScope::Device);
     assert_eq!((options.batch, options.polling), (BatchMode::Merge, PollingMode::EventBatch));
     assert_eq!(options.calls, CallsBy::Fetch);
     assert_eq!((options.pre_mr_threshold, options.max_retry), (PreMrThreshold::Bytes(64 << 10), Some(9)));

@@ -24,7 +24,7 @@ use crate::provider::fault::FaultDevice;
 #[cfg(feature = "model")]
 use crate::provider::model::ModelDevice;
 use crate::{
-    admission::{Admission, AdmissionPolicy, StaticWindow},
+    admission::{Admission, AdmissionPolicy, DeviceBytes, DeviceKey, StaticWindow},
     auth::{Key, Secret},
     mapping::Memory,
     memory::{self, PreMrPool, RegistrationCache, RegistrationLimits},
@@ -356,13 +356,36 @@ impl<'a> Setup<'a> {
             .map_err(|e| self.failed(VerbsError::os("reply memory", std::io::Error::other(e.to_string()))))
     }
 
+    /// Creates the counter of bytes in flight.
+    fn admission(&self) -> Admission {
+        let policy = self.options.admission.clone();
+        let window: Arc<dyn AdmissionPolicy> =
+            policy.unwrap_or_else(|| Arc::new(StaticWindow::new(self.options.window_bytes)));
+        let (key, has_card) = self.device_key();
+        if self.options.window_scope.is_device(has_card) {
+            Admission::on_device(window, DeviceBytes::of(key))
+        } else {
+            Admission::new(window)
+        }
+    }
+
+    /// Identifies the device. Returns true as well if it is a card, or the model of one.
+    fn device_key(&self) -> (DeviceKey, bool) {
+        #[cfg(feature = "model")]
+        if let Some(card) = &self.options.card {
+            return (DeviceKey::Card(Arc::as_ptr(card).addr()), true);
+        }
+        match self.connector.provider() {
+            ProviderKind::Rdma => (DeviceKey::Named(self.device.attr().name.clone()), true),
+            software => (DeviceKey::Named(format!("the software device of {software}")), false),
+        }
+    }
+
     /// Creates the runtime of the session's data requests.
     fn runtime(self, link: SessionLink, (cqs, lanes): Lanes, staging: StagingPool) -> Arc<Runtime> {
         let options = self.options;
         let pd = &self.connector.pd;
-        let policy = options.admission.clone();
-        let window: Arc<dyn AdmissionPolicy> =
-            policy.unwrap_or_else(|| Arc::new(StaticWindow::new(options.window_bytes)));
+        let admission = self.admission();
         let registrations = RegistrationCache::new(Arc::clone(pd), RegistrationLimits::default());
         Runtime::new(RuntimeInit {
             pd: Arc::clone(pd),
@@ -372,7 +395,7 @@ impl<'a> Setup<'a> {
             pool: staging.pool,
             pool_mr: staging.mr,
             registrations: Arc::new(registrations),
-            admission: Admission::new(window),
+            admission,
             stats: self.stats,
             batch: options.batch,
             stage_threshold: staging.threshold,

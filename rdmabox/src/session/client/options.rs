@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 pub use self::builder::SessionBuilder;
 use crate::{
-    admission::{AdmissionPolicy, DEFAULT_WINDOW},
+    admission::{AdmissionPolicy, DEFAULT_WINDOW, WindowScope},
     auth::Key,
     batch::{BatchMode, DEFAULT_MAX_MERGE},
     memory::PreMrThreshold,
@@ -114,6 +114,10 @@ pub struct SessionOptions {
     /// is then the only one in flight. READs and WRITEs that wait for room take turns.
     /// At least 1. Default: 7 MiB (7,340,032).
     pub window_bytes: u64,
+    /// Whose bytes in flight count for the window. Default: [`WindowScope::ByProvider`], all
+    /// sessions of this process on the device over RDMA, and the session over shared memory and
+    /// TCP.
+    pub window_scope: WindowScope,
     /// Maximum bytes of a merged work request. Less than a page of 4 KiB counts as a page; to merge
     /// nothing, choose [`BatchMode::Single`]. Requests are not merged beyond the maximum: pieces of
     /// this length never merge. A longer request is not split. With several
@@ -289,6 +293,7 @@ impl Default for SessionOptions {
             // The best value in the paper (section V-A).
             queue_pairs: 4,
             window_bytes: DEFAULT_WINDOW,
+            window_scope: WindowScope::ByProvider,
             max_merge_bytes: DEFAULT_MAX_MERGE,
             admission: None,
             batch: BatchMode::Hybrid,

@@ -347,6 +347,13 @@ impl Session {
         self.shared.runtime.in_flight()
     }
 
+    /// Returns the bytes in flight that count for the window, in whole pages: the current and the
+    /// maximum value. They are those of [`in_flight`](Self::in_flight), or of all sessions on the
+    /// device, as [`window_scope`](SessionOptions::window_scope) says.
+    pub fn in_window(&self) -> (u64, u64) {
+        self.shared.runtime.in_window()
+    }
+
     /// Returns the size in bytes of the largest work request that is copied through the
     /// pre-registered pool.
     pub fn pre_mr_threshold(&self) -> u64 {

@@ -3,6 +3,7 @@
 mod admission;
 mod batching;
 mod completions;
+mod device_window;
 mod gathering;
 mod registration;
 

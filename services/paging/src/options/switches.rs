@@ -10,10 +10,10 @@ use std::{fmt, str::FromStr};
 
 #[cfg(feature = "model")]
 use rdmabox::provider::model::{CardParameters, ModelledCard, Timing};
-use rdmabox::{BatchMode, PollingMode, PreMrThreshold, ProviderKind, SessionOptions};
+use rdmabox::{BatchMode, PollingMode, PreMrThreshold, ProviderKind, SessionOptions, admission::WindowScope};
 
 /// Names of the switches, for messages.
-const NAMES: &str = "provider, batch, queue-pairs, window, pre-mr-threshold, polling and card";
+const NAMES: &str = "provider, batch, queue-pairs, window, window-scope, pre-mr-threshold, polling and card";
 
 /// A modelled card, as `cx3@20`: the name or file of its constants, and the dilation of its time.
 #[cfg(feature = "model")]
@@ -57,6 +57,8 @@ pub struct Switches {
     pub queue_pairs: Option<usize>,
     /// Maximum bytes in flight.
     pub window: Option<u64>,
+    /// Whose bytes in flight count for the window.
+    pub window_scope: Option<WindowScope>,
     /// Maximum bytes that are copied through registered memory.
     pub pre_mr_threshold: Option<PreMrThreshold>,
     /// How threads wait for completions.
@@ -73,6 +75,7 @@ impl Switches {
         options.batch = self.batch.unwrap_or(options.batch);
         options.queue_pairs = self.queue_pairs.unwrap_or(options.queue_pairs);
         options.window_bytes = self.window.unwrap_or(options.window_bytes);
+        options.window_scope = self.window_scope.unwrap_or(options.window_scope);
         options.pre_mr_threshold = self.pre_mr_threshold.unwrap_or(options.pre_mr_threshold);
         options.polling = self.polling.unwrap_or(options.polling);
         #[cfg(feature = "model")]
@@ -89,6 +92,7 @@ impl Switches {
             "batch" => self.batch = Some(value.parse().map_err(|e| wrong(&e))?),
             "queue-pairs" => self.queue_pairs = Some(value.parse().map_err(|e| wrong(&e))?),
             "window" => self.window = Some(byte_size::parse_nonzero(value).map_err(|e| wrong(&e))?),
+            "window-scope" => self.window_scope = Some(value.parse().map_err(|e| wrong(&e))?),
             "pre-mr-threshold" => self.pre_mr_threshold = Some(value.parse().map_err(|e| wrong(&e))?),
             "polling" => self.polling = Some(value.parse().map_err(|e| wrong(&e))?),
             #[cfg(feature = "model")]
@@ -130,6 +134,7 @@ impl fmt::Display for Switches {
             named("batch", self.batch.map(|value| value.to_string())),
             named("queue-pairs", self.queue_pairs.map(|value| value.to_string())),
             named("window", self.window.map(|value| value.to_string())),
+            named("window-scope", self.window_scope.map(|value| value.to_string())),
             named("pre-mr-threshold", self.pre_mr_threshold.map(|value| value.to_string())),
             named("polling", self.polling.map(|value| value.to_string())),
             #[cfg(feature = "model")]
@@ -143,8 +148,8 @@ impl fmt::Display for Switches {
 mod tests {
     use super::*;
 
-    const ALL: &str =
-        "provider=tcp,batch=single,queue-pairs=1,window=7340032,pre-mr-threshold=4k,polling=busy";
+    const ALL: &str = "provider=tcp,batch=single,queue-pairs=1,window=7340032,window-scope=device,\
+        pre-mr-threshold=4k,polling=busy";
 
     /// Catches a switch that the launcher does not hand on, or hands on under another name.
     #[test]
@@ -168,6 +173,7 @@ mod tests {
         ALL.parse::<Switches>().expect("valid").apply(&mut options);
         assert_eq!((options.provider, options.batch), (Some(ProviderKind::Tcp), BatchMode::Single));
         assert_eq!((options.queue_pairs, options.polling), (1, PollingMode::Busy));
+        assert_eq!(options.window_scope, WindowScope::Device);
         assert_eq!(options.pre_mr_threshold, PreMrThreshold::Bytes(4096));
     }
 

@@ -85,7 +85,8 @@ pub struct PagerArgs {
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     /// Switches of the runtime, such as batch=single,queue-pairs=1. There are provider, batch,
-    /// queue-pairs, window, pre-mr-threshold, polling and, in builds with the feature "model", card
+    /// queue-pairs, window, window-scope, pre-mr-threshold, polling and, in builds with the feature
+    /// "model", card
     #[arg(long, value_name = "LIST", default_value_t = Switches::default(), hide_default_value = true)]
     pub switches: Switches,
 }

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{CallsBy, SessionOptions};
 use crate::{
-    admission::AdmissionPolicy,
+    admission::{AdmissionPolicy, WindowScope},
     auth::Key,
     batch::BatchMode,
     memory::PreMrThreshold,
@@ -73,6 +73,7 @@ impl SessionBuilder {
         tls: impl Into<Option<TlsClient>> => Into::into,
         queue_pairs: usize,
         window_bytes: u64,
+        window_scope: WindowScope,
         max_merge_bytes: u64,
         admission: Arc<dyn AdmissionPolicy> => Some,
         batch: BatchMode,

@@ -1,0 +1,222 @@
+//! The bytes in flight of all sessions of this process on one device.
+//!
+//! The window of the RDMAbox paper belongs to a card (section IV-A), because the card's caches are
+//! what too many requests exhaust. Sessions with the scope of the device share the bytes in flight,
+//! and each has its own policy. Invariants:
+//! - a session without bytes in flight is always admitted. So no session waits for the completions
+//!   of another one, and a peer that is stopped blocks its own session only;
+//! - beyond that, the bytes in flight stay within the window;
+//! - while a session waits, no other session takes more than its share of the window.
+//!
+//! # Concurrency
+//! Any thread may call every method. The counters are atomics. The registry has a lock, which only
+//! the begin of a session takes.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
+
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Identifies a device of this process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum DeviceKey {
+    /// The name of an RDMA device, or of a software provider.
+    Named(String),
+    /// The address of a modelled card. Its sessions keep the card.
+    #[cfg(feature = "model")]
+    Card(usize),
+}
+
+/// The devices with sessions.
+static DEVICES: Mutex<Option<HashMap<DeviceKey, Weak<DeviceBytes>>>> = Mutex::new(None);
+
+/// The bytes in flight on a device, and the sessions that have some.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceBytes {
+    in_flight: AtomicU64,
+    peak: AtomicU64,
+    /// Number of sessions with bytes in flight.
+    active: AtomicUsize,
+    /// Number of sessions whose last request was refused.
+    waiting: AtomicUsize,
+}
+
+impl DeviceBytes {
+    /// Returns the counters of a device, which its sessions share.
+    pub(crate) fn of(key: DeviceKey) -> Arc<DeviceBytes> {
+        let mut devices = DEVICES.lock();
+        let devices = devices.get_or_insert_default();
+        devices.retain(|_, device| device.strong_count() > 0);
+        let found = devices.get(&key).and_then(Weak::upgrade);
+        found.unwrap_or_else(|| {
+            let device = Arc::new(DeviceBytes::default());
+            devices.insert(key, Arc::downgrade(&device));
+            device
+        })
+    }
+
+    /// Returns the bytes in flight.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Returns the maximum number of bytes in flight so far.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes that a session may have in flight while another one waits. `is_waiting`
+    /// says that the session itself waits.
+    pub(crate) fn share(&self, window: u64, is_waiting: bool) -> u64 {
+        if self.waiting.load(Ordering::Relaxed) > usize::from(is_waiting) {
+            window / self.active.load(Ordering::Relaxed).max(1) as u64
+        } else {
+            u64::MAX
+        }
+    }
+
+    /// Adds bytes if `admits` accepts them beside those in flight.
+    pub(crate) fn try_add(&self, charge: u64, admits: impl Fn(u64) -> bool) -> bool {
+        let mut current = self.in_flight();
+        loop {
+            if !admits(current) {
+                return false;
+            }
+            let Some(total) = current.checked_add(charge) else { return false };
+            match self.in_flight.compare_exchange_weak(current, total, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => {
+                    self.peak.fetch_max(total, Ordering::Relaxed);
+                    return true;
+                }
+                Err(now) => current = now,
+            }
+        }
+    }
+
+    /// Removes bytes of completed requests.
+    pub(crate) fn remove(&self, charge: u64) {
+        let before = self.in_flight.fetch_sub(charge, Ordering::AcqRel);
+        debug_assert!(before >= charge, "removed {charge} bytes of {before} in flight");
+    }
+
+    /// Notes that a session has bytes in flight now, or none any more.
+    pub(crate) fn set_active(&self, is_active: bool) {
+        count(&self.active, is_active);
+    }
+
+    /// Notes that a session waits for room now, or waits no more.
+    pub(crate) fn set_waiting(&self, waits: bool) {
+        count(&self.waiting, waits);
+    }
+}
+
+fn count(counter: &AtomicUsize, up: bool) {
+    if up {
+        counter.fetch_add(1, Ordering::Relaxed);
+    } else {
+        counter.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::admission::{ADMISSION_PAGE, Admission, StaticWindow};
+
+    const PAGE: u64 = ADMISSION_PAGE;
+
+    /// Returns sessions of a new device with a window of `pages`.
+    fn sessions(count: usize, pages: u64) -> Vec<Admission> {
+        let device = Arc::new(DeviceBytes::default());
+        let policy = Arc::new(StaticWindow::new(pages * PAGE));
+        (0..count).map(|_| Admission::on_device(policy.clone(), Arc::clone(&device))).collect()
+    }
+
+    #[test]
+    fn a_session_without_bytes_in_flight_is_admitted_beyond_the_window() {
+        let [a, b] = &sessions(2, 4)[..] else { panic!("two sessions") };
+        assert!((0..4).all(|_| a.try_admit(PAGE)) && !a.try_admit(PAGE));
+        assert!(b.try_admit(PAGE) && !b.try_admit(PAGE));
+        assert_eq!((a.in_flight(), b.in_flight(), b.counted(), b.free()), (4 * PAGE, PAGE, 5 * PAGE, 0));
+        b.release(PAGE);
+        assert!(b.try_admit(2 * PAGE), "whatever the other one has");
+        assert_eq!(a.counted_peak(), 6 * PAGE);
+    }
+
+    #[test]
+    fn while_a_session_waits_the_others_take_no_more_than_their_share() {
+        let [a, b] = &sessions(2, 8)[..] else { panic!("two sessions") };
+        assert!((0..8).all(|_| a.try_admit(PAGE)));
+        assert!(b.try_admit(PAGE) && !b.try_admit(PAGE));
+        // The room that this session returns is for the one that waits.
+        (0..3).for_each(|_| a.release(PAGE));
+        assert!(!a.try_admit(PAGE), "it has more than half of the window");
+        assert!(b.try_admit(PAGE));
+        // Now the first one waits, and the second one has less than its share.
+        assert!(b.try_admit(PAGE) && !a.try_admit(PAGE));
+        (0..2).for_each(|_| a.release(PAGE));
+        assert!(b.try_admit(PAGE) && !b.try_admit(PAGE), "each has its half");
+    }
+
+    #[test]
+    fn a_session_that_ends_gives_its_bytes_back() {
+        let mut sessions = sessions(2, 2);
+        let (a, b) = (sessions.remove(0), sessions.remove(0));
+        assert!(a.try_admit(2 * PAGE) && !a.try_admit(1) && b.try_admit(1));
+        drop(a);
+        assert_eq!(b.counted(), PAGE);
+        assert!(b.try_admit(1), "the other one does not wait any more");
+    }
+
+    proptest! {
+        /// Whatever sessions do: a session alone is admitted, the sum exceeds the window by one
+        /// request of each session at most, and in the end nothing is left.
+        #[test]
+        fn the_sum_keeps_to_the_window(
+            pages in 1..12u64,
+            steps in prop::collection::vec((0..4usize, 0..4 * PAGE, any::<bool>()), 0..300),
+        ) {
+            let sessions = sessions(4, pages);
+            let mut held: Vec<Vec<u64>> = vec![Vec::new(); 4];
+            for (at, bytes, finishes) in steps {
+                if finishes && !held[at].is_empty() {
+                    sessions[at].release(held[at].remove(0));
+                } else {
+                    let was_idle = sessions[at].in_flight() == 0;
+                    let admitted = sessions[at].try_admit(bytes);
+                    prop_assert!(admitted || !was_idle);
+                    if admitted {
+                        held[at].push(bytes);
+                    }
+                }
+                let sum: u64 = sessions.iter().map(Admission::in_flight).sum();
+                prop_assert_eq!(sessions[0].counted(), sum);
+                prop_assert!(sum <= pages * PAGE + 4 * 4 * PAGE);
+            }
+            for (session, held) in sessions.iter().zip(held) {
+                held.into_iter().for_each(|bytes| session.release(bytes));
+                prop_assert_eq!(session.in_flight(), 0);
+            }
+            prop_assert_eq!(sessions[0].counted(), 0);
+            // Nothing waits and nothing is active any more: one session gets the whole window.
+            prop_assert!((0..pages).all(|_| sessions[1].try_admit(PAGE)));
+        }
+    }
+
+    #[test]
+    fn sessions_of_a_device_share_its_counters_as_long_as_one_lives() {
+        let key = || DeviceKey::Named("a device of this test".into());
+        let first = DeviceBytes::of(key());
+        assert!(first.try_add(7, |_| true));
+        assert_eq!(DeviceBytes::of(key()).in_flight(), 7);
+        assert_eq!(DeviceBytes::of(DeviceKey::Named("another one".into())).in_flight(), 0);
+        drop(first);
+        assert_eq!(DeviceBytes::of(key()).in_flight(), 0);
+    }
+}
