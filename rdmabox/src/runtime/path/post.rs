@@ -112,16 +112,22 @@ impl Batch {
         batch
     }
 
-    /// Builds a batch of an ordered list, which is one chain in every batch mode.
-    pub(crate) fn group(
+    /// Builds a batch without work requests, for ordered lists.
+    pub(crate) fn of_groups(runtime: &Runtime, lane: usize) -> Box<Batch> {
+        let mut batch = runtime.batch_pool.take();
+        batch.lane = lane;
+        batch
+    }
+
+    /// Adds an ordered list. All lists of a batch are one chain.
+    pub(crate) fn add_group(
+        &mut self,
         runtime: &Runtime,
-        lane: usize,
         ops: SmallVec<[GroupOp; 4]>,
         ticket: &Arc<Ticket>,
         admitted: u64,
-    ) -> Box<Batch> {
-        let mut batch = runtime.batch_pool.take();
-        (batch.lane, batch.chain) = (lane, ops.len());
+    ) {
+        self.chain = self.ready.len() + ops.len();
         // The list was admitted as a whole. Its last step carries the admitted bytes.
         let last = ops.len() - 1;
         let posted_at = now();
@@ -133,16 +139,15 @@ impl Batch {
             let flags = if fetched.step(&step.op, len) { SendFlags::FENCE } else { SendFlags::empty() };
             let staged = runtime.is_stageable(&step.loan)
                 && (kind == Kind::Atomic || len <= runtime.limits.stage_threshold);
-            let first = batch.members.len();
-            batch.members.push(Member { loan: step.loan, ticket: Arc::clone(ticket) });
+            let first = self.members.len();
+            self.members.push(Member { loan: step.loan, ticket: Arc::clone(ticket) });
             let admitted = if index == last { admitted } else { 0 };
             let in_flight = change.map(|(remote, len)| runtime.writes.lock().insert(remote, len));
             let op = step.op;
             let parts =
                 WrParts { op, kind, flags, len, admitted, staged, in_flight, merged_at: None, posted_at };
-            batch.add(runtime, parts, first);
+            self.add(runtime, parts, first);
         }
-        batch
     }
 
     /// Adds a work request with the members from `first_member` on.

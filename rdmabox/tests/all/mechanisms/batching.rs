@@ -4,8 +4,8 @@ use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, CallError, CallsBy, Export, Memory, Peer, ProviderKind, RemoteAddr, Reply, Service,
-    Session,
+    Access, BatchMode, CallError, CallsBy, Export, Memory, OwnedOp, Peer, ProviderKind, RemoteAddr, Reply,
+    Service, Session,
     provider::model::{CardParameters, ModelledCard, Timing},
     stats::StatsSnapshot,
 };
@@ -354,6 +354,42 @@ fn ordered_lists_are_one_chain_in_every_mode() {
                 ])
                 .unwrap();
             assert_eq!(requests_doorbells_merged(&session.stats().since(&before)), (3, 1, 0), "{batch}");
+        }
+    });
+}
+
+/// A client that writes beyond the end of a file has an ordered list: the bytes, the exchange of
+/// the size, and a read of the record. Catches lists of several threads with a doorbell each.
+#[test]
+fn ordered_lists_of_several_threads_share_a_doorbell() {
+    const FULL: usize = 4 * 4096;
+    on_each_that_posts(|mut f| {
+        (f.options.window_bytes, f.options.queue_pairs) = (FULL as u64, 1);
+        for &batch in BatchMode::ALL {
+            f.options.batch = batch;
+            f.memory.write(0, &[0; 4 * 4096]);
+            let session = f.connect();
+            let base = base(&session);
+            let (before, lists) = while_full(&session, at(base, 1 << 20), FULL, move |session| {
+                on_four_threads(|i| {
+                    let (bytes, size) = (at(base, i * 4096 + 64), at(base, i * 4096));
+                    session.start_execute(vec![
+                        OwnedOp::Write { remote: bytes, data: pattern(100, i) },
+                        OwnedOp::CompareSwap { remote: size, compare: 0, swap: 164, old: 9 },
+                        OwnedOp::Read { remote: size, out: vec![0; 164] },
+                    ])
+                })
+            });
+            for (i, list) in lists.into_iter().enumerate() {
+                let list = list.wait().unwrap();
+                let [_, OwnedOp::CompareSwap { old: 0, .. }, OwnedOp::Read { out, .. }] = &list[..] else {
+                    panic!("{batch}: {list:?}")
+                };
+                assert_eq!((&out[..8], &out[64..]), (&164u64.to_ne_bytes()[..], &pattern(100, i)[..]));
+            }
+            let doorbells = if matches!(batch, BatchMode::Doorbell | BatchMode::Hybrid) { 2 } else { 5 };
+            let took = session.stats().since(&before);
+            assert_eq!(requests_doorbells_merged(&took), (13, doorbells, 0), "{batch}");
         }
     });
 }

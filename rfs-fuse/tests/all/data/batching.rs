@@ -90,6 +90,50 @@ fn parts_of_a_write_that_meet_go_in_one_request() {
     }
 }
 
+/// Requests of a write that extends a file: the bytes, the exchange of the size, and a read.
+const STEPS: u64 = 3;
+
+/// Each thread appends to a file of its own, because the kernel serializes the writes that extend
+/// one file. Such a write is an ordered list of [`STEPS`] requests.
+fn extend_files(mount: &Mount, threads: u32) {
+    thread::scope(|scope| {
+        for own in 0..threads {
+            scope.spawn(move || {
+                let file = File::create(mount.path(&format!("{own}"))).expect("created");
+                let bytes = pattern(4096, own.into());
+                (0..200).for_each(|block| file.write_all_at(&bytes, block * 4096).expect("written"));
+            });
+        }
+    });
+}
+
+/// Catches writes that extend files and leave alone, while others chain.
+#[test]
+fn writes_that_extend_several_files_share_doorbells() {
+    if checked() {
+        return eprintln!("not run: with checksums the server makes the writes");
+    }
+    // Over shared memory a mount copies by itself and posts nothing.
+    for over in providers().into_iter().filter(|over| *over != Over::Shm) {
+        let counted = |batch: &str| {
+            let lender = Lender::new(64 * MIB);
+            let options = ["--batch", batch, "--threads", "8", "--cache", "none", "--stats-on-exit"];
+            let mount = lender.mount(over, &options);
+            extend_files(&mount, 8);
+            let [chains, requests] = mount.counted(["chains", "chain_length_sum"]);
+            eprintln!("{batch}: {chains} chains of {requests} work requests over {over:?}");
+            (chains, requests)
+        };
+        let (chains, requests) = counted("single");
+        assert!(chains >= 8 * 200 && requests == chains * STEPS, "{chains} chains, {requests}");
+        let met = |_| {
+            let (chains, requests) = counted("hybrid");
+            requests > chains * STEPS
+        };
+        assert!((0..TRIES).any(met), "each extending write over {over:?} has left alone");
+    }
+}
+
 /// Requests that the kernel offers at once, and their length.
 const BLOCKS: usize = 64;
 const BLOCK: usize = 4096;

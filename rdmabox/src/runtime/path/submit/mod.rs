@@ -280,7 +280,7 @@ impl Runtime {
         }
         let attempt = self.take_repeat(direction, combiner).unwrap_or_else(|| {
             match combiner.backlog.first().map(|pending| &pending.request) {
-                Some(Request::Group(_)) => self.take_group(direction, combiner),
+                Some(Request::Group(_)) => self.take_groups(direction, combiner),
                 Some(Request::Single { .. }) => self.take_singles(direction, combiner),
                 // A repetition waits for the one that is under way.
                 None => Attempt::default(),
@@ -306,25 +306,59 @@ impl Runtime {
         std::mem::take(&mut combiner.waits) && self.gate.lock().end_attempt(direction, false, false)
     }
 
-    /// Takes an ordered list off the backlog, if it can be posted now.
-    fn take_group(&self, direction: usize, combiner: &mut Combiner) -> Attempt {
-        let Request::Group(ops) = &combiner.backlog[0].request else { return Attempt::default() };
-        {
-            let writes = self.writes.lock();
-            if ops.iter().filter_map(GroupOp::changes).any(|(remote, len)| writes.overlaps(remote, len)) {
-                return Attempt { waits_for_overlap: true, ..Attempt::default() };
+    /// Takes ordered lists off the head of the backlog, if the first one can be posted now. The
+    /// next ones follow it on its lane, in the same chain, if the batch mode chains. A list of
+    /// another thread never waits for this one: it would be posted there a moment later.
+    fn take_groups(&self, direction: usize, combiner: &mut Combiner) -> Attempt {
+        let mut attempt = Attempt::default();
+        while let Some((count, bytes)) = self.next_group(&attempt, combiner) {
+            if self.has_write_under_way(combiner) {
+                attempt.waits_for_overlap |= attempt.batch.is_none();
+                break;
             }
+            // All places of the list at once. Two lists never hold a part each.
+            let reserved = match &attempt.batch {
+                None => self.reserve(direction, combiner, (count, bytes), || {
+                    self.lane_with_room(count, bytes <= SMALL)
+                }),
+                Some(batch) => self.reserve(direction, combiner, (count, bytes), || Some(batch.lane)),
+            };
+            attempt.asked = true;
+            attempt.passed |= reserved.passed;
+            attempt.waits_for_window |= reserved.waits_for_window;
+            let Some(lane) = reserved.lane else { break };
+            let Pending { request, ticket } = combiner.backlog.remove(0);
+            let Request::Group(ops) = request else { break };
+            let batch = attempt.batch.get_or_insert_with(|| Batch::of_groups(self, lane));
+            batch.add_group(self, ops, &ticket, bytes);
         }
-        let bytes: u64 = ops.iter().map(|op| op.loan.len() as u64).sum();
-        let count = ops.len();
-        // All places of the list at once. Two lists never hold a part each.
-        let lane = || self.lane_with_room(count, bytes <= SMALL);
-        let reserved = self.reserve(direction, combiner, (count, bytes), lane);
-        let Some(lane) = reserved.lane else { return reserved.attempt() };
-        let Pending { request, ticket } = combiner.backlog.remove(0);
-        let Request::Group(ops) = request else { return Attempt::default() };
-        let batch = Batch::group(self, lane, ops, &ticket, bytes);
-        Attempt { batch: Some(batch), ..reserved.attempt() }
+        attempt
+    }
+
+    /// Returns the number of steps, and the bytes, of the ordered list at the head of the backlog,
+    /// if it may join the lists that an attempt has.
+    fn next_group(&self, attempt: &Attempt, combiner: &Combiner) -> Option<(usize, u64)> {
+        let Request::Group(ops) = &combiner.backlog.first()?.request else { return None };
+        let (count, bytes) = (ops.len(), ops.iter().map(|op| op.loan.len() as u64).sum::<u64>());
+        let joins = attempt.batch.as_ref().is_none_or(|batch| {
+            let chained: u64 = batch.ready.iter().map(|wr| wr.posted.len).sum();
+            // A share of the lists for each lane, as with singles.
+            let is_share = self.lanes.len() > 1
+                && (self.spreads && batch.ready.len() >= LEAST_SHARE
+                    || chained.saturating_add(bytes) > self.limits.max_merge);
+            self.limits.mode.chains() && !is_share && count <= self.lanes[batch.lane].room()
+        });
+        joins.then_some((count, bytes))
+    }
+
+    /// Returns true if the ordered list at the head of the backlog changes bytes that a request in
+    /// flight changes as well.
+    fn has_write_under_way(&self, combiner: &Combiner) -> bool {
+        let Some(Pending { request: Request::Group(ops), .. }) = combiner.backlog.first() else {
+            return false;
+        };
+        let writes = self.writes.lock();
+        ops.iter().filter_map(GroupOp::changes).any(|(remote, len)| writes.overlaps(remote, len))
     }
 
     /// Reserves `count` places of the lane that `choose` chooses, and `bytes` of the window.
