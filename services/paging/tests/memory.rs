@@ -139,6 +139,27 @@ fn adjacent_victims_leave_as_one_work_request() {
     check(&memory, 0..1024, 3);
 }
 
+/// Catches counters that stay zero: a store to a page that came from a server is a hit, and with a
+/// small window requests wait.
+#[test]
+fn stores_to_protected_pages_and_waits_for_the_window_are_counted() {
+    let lenders = Lenders::start(Provider::Tcp, 1, 8 * MIB);
+    let mut session = session(Provider::Tcp);
+    session.window_bytes = 2 * PAGE as u64;
+    let pager = pager(&lenders.addresses(), options(Provider::Tcp, 64).0.session(session));
+    let mut memory = pager.map(300 * PAGE).expect("memory");
+    fill(&mut memory, 0..300, 1);
+    check(&memory, 0..300, 1);
+    // A page that a load has brought back is protected.
+    let before = pager.stats();
+    fill(&mut memory, 296..300, 2);
+    let stats = pager.stats();
+    assert_eq!((stats.hits - before.hits, stats.faults), (4, before.faults), "{stats:?}");
+    assert!(stats.window_waits > 0, "{stats:?}");
+    check(&memory, 0..296, 1);
+    check(&memory, 296..300, 2);
+}
+
 #[test]
 fn mappings_share_the_budget_and_discarded_pages_are_zero() {
     let lenders = Lenders::start(Provider::Shm, 1, 8 * MIB);

@@ -200,6 +200,12 @@ pub(crate) fn print_stats() {
     }
 }
 
+/// Ends the answers of the pager to `rfs-paging status`.
+pub(crate) fn end_status() {
+    let Some(mut locked) = lock() else { return };
+    locked.state.pager.iter_mut().for_each(RemotePager::end_status);
+}
+
 /// Takes the lock before `fork`.
 pub(crate) extern "C" fn before_fork() {
     FORKING.set(Some(ManuallyDrop::new(state())));

@@ -6,12 +6,14 @@
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -357,21 +359,56 @@ static void small_blocks_of_the_parent(void) {
     free(block);
 }
 
+/* Memory that does not change while a handler loads from it. */
+static unsigned char *constant;
+static volatile size_t handled, wrong;
+
+static void load(int signal) {
+    size_t page = ++handled * 7 % (8 * MIB / PAGE);
+    uint64_t value;
+    memcpy(&value, constant + page * PAGE, 8);
+    if (value != page * PAGE * 31 + 12) wrong++;
+}
+
+/* A signal each millisecond, whose handler loads from paged memory on any of the threads. */
+static void signals(void) {
+    constant = malloc(8 * MIB);
+    fill(constant, 8 * MIB, 12);
+    struct sigaction action = {.sa_handler = load, .sa_flags = SA_RESTART};
+    struct itimerval each = {{0, 1000}, {0, 1000}}, none = {{0}};
+    assert(sigaction(SIGALRM, &action, NULL) == 0);
+    assert(setitimer(ITIMER_REAL, &each, NULL) == 0);
+    threads();
+    check(constant, 8 * MIB, 12);
+    assert(setitimer(ITIMER_REAL, &none, NULL) == 0);
+    assert(handled > 20 && wrong == 0);
+    free(constant);
+}
+
+/* Fills memory, and checks it when a line comes. */
+static void wait_for_a_line(void) {
+    unsigned char *memory = malloc(8 * MIB);
+    fill(memory, 8 * MIB, 13);
+    puts("filled");
+    fflush(stdout);
+    assert(getchar() == '\n');
+    check(memory, 8 * MIB, 13);
+}
+
+/* Returns true if the program is to run in this mode only, and runs it. */
+static int mode(const char *name, const char *given, void (*run)(void)) {
+    if (strcmp(name, given) != 0) return 0;
+    run();
+    puts("ok");
+    return 1;
+}
+
 int main(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "small") == 0) {
-        small();
-        puts("ok");
-        return 0;
-    }
-    if (argc > 1 && strcmp(argv[1], "small-forks") == 0) {
-        small_blocks_of_the_parent();
-        puts("ok");
-        return 0;
-    }
-    if (argc > 1 && strcmp(argv[1], "forks") == 0) {
-        forks();
-        puts("ok");
-        return 0;
+    if (argc > 1) {
+        int known = mode("small", argv[1], small) || mode("small-forks", argv[1], small_blocks_of_the_parent) ||
+                    mode("forks", argv[1], forks) || mode("signals", argv[1], signals) ||
+                    mode("wait", argv[1], wait_for_a_line);
+        return known ? 0 : 2;
     }
     heap();
     mappings();

@@ -45,13 +45,16 @@ pub enum Command {
         #[arg(long, conflicts_with = "key")]
         allow_without_keys: bool,
     },
-    /// Shows how much memory a lender has lent.
+    /// Shows the counters of all running pagers of this user, or how much memory a lender has lent.
     Status {
-        /// Address of the lender
-        address: Address,
+        /// Address of a lender; without it, the running pagers are shown
+        address: Option<Address>,
         /// File with the key for the lender
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", requires = "address")]
         key: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Runs a program whose large allocations are paged.
     Run(RunOptions),
