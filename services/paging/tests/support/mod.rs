@@ -106,6 +106,12 @@ impl ChildLender {
         ChildLender { child, address }
     }
 
+    /// Stops the process, which keeps its connections.
+    pub fn stop(&self) {
+        // SAFETY: The child has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGSTOP) }, 0);
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().expect("a running child");
         self.child.wait().expect("its end");
