@@ -72,5 +72,5 @@ fn session_options(key: Option<&Path>) -> Result<SessionOptions, Box<dyn Error>>
 fn pager_options(options: &PagerArgs) -> Result<PagerOptions, Box<dyn Error>> {
     let mut session = session_options(options.key.as_deref())?;
     options.switches.apply(&mut session);
-    Ok(PagerOptions::new(options.local).redundancy(options.redundancy).session(session))
+    Ok(PagerOptions::new(options.local).redundancy(options.redundancy()).session(session))
 }
