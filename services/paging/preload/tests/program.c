@@ -164,6 +164,41 @@ static void mappings(void) {
     assert(munmap(memory, 8 * MIB) == 0);
 }
 
+/* Calls that paged memory does not support: 13 of them. */
+static void unsupported(void) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS, both = PROT_READ | PROT_WRITE;
+    unsigned char *memory = map(8 * MIB);
+    fill(memory, 8 * MIB, 15);
+    assert(mlock(memory, 8 * MIB) == 0);
+    assert(mlock2(memory, 8 * MIB, MLOCK_ONFAULT) == 0);
+    assert(mlockall(MCL_CURRENT | MCL_FUTURE) == 0);
+    assert(mprotect(memory, MIB, PROT_NONE) == 0);
+    assert(pkey_mprotect(memory, MIB, both, 3) == 0);
+    assert(madvise(memory, MIB, MADV_REMOVE) == -1 && errno == EINVAL);
+    assert(madvise(memory, MIB, MADV_DOFORK) == -1 && errno == EINVAL);
+    assert(mmap(memory, MIB, PROT_READ, flags | MAP_FIXED, -1, 0) == MAP_FAILED && errno == ENOMEM);
+    /* Of these the memory is local. */
+    unsigned char *none = mmap(NULL, 8 * MIB, PROT_NONE, flags, -1, 0);
+    unsigned char *locked = mmap(NULL, MIB, both, flags | MAP_LOCKED, -1, 0);
+    unsigned char *hinted = mmap(memory, MIB, both, flags, -1, 0);
+    assert(none != MAP_FAILED && locked != MAP_FAILED && hinted != MAP_FAILED && hinted != memory);
+    fill(locked, MIB, 16);
+    fill(hinted, MIB, 17);
+    int remap = MREMAP_MAYMOVE | MREMAP_FIXED;
+    assert(mremap(memory, 8 * MIB, 8 * MIB, remap, none) == MAP_FAILED && errno == ENOMEM);
+    assert(mremap(locked, MIB, MIB, remap, memory) == MAP_FAILED && errno == ENOMEM);
+    /* Nothing changed, and pages still leave. */
+    for (int round = 0; round < 2; round++) {
+        check(memory, 8 * MIB, 15);
+        check(locked, MIB, 16);
+        check(hinted, MIB, 17);
+    }
+    /* Small mappings, and those of files, are not meant to be paged. */
+    assert(mmap(NULL, PAGE, PROT_NONE, flags, -1, 0) != MAP_FAILED);
+    assert(munmap(none, 8 * MIB) == 0 && munmap(locked, MIB) == 0 && munmap(hinted, MIB) == 0);
+    assert(munmap(memory, 8 * MIB) == 0);
+}
+
 static unsigned char *shared, *handed_over;
 
 static void *thread(void *argument) {
@@ -385,6 +420,26 @@ static void signals(void) {
     free(constant);
 }
 
+/* 100 MiB in blocks of 1008 bytes, which are not freed. */
+static void many_small(void) {
+    uint64_t **blocks = malloc(100 * 1024 * sizeof(uint64_t *));
+    for (size_t n = 0; n < 100 * 1024; n++) {
+        blocks[n] = malloc(1008);
+        blocks[n][0] = blocks[n][125] = n;
+    }
+    for (size_t n = 0; n < 100 * 1024; n++) assert(blocks[n][0] == n && blocks[n][125] == n);
+}
+
+/* Fills and checks much memory, twice. */
+static void much(void) {
+    unsigned char *memory = malloc(20 * MIB);
+    for (int round = 0; round < 2; round++) {
+        fill(memory, 20 * MIB, 14 + round);
+        check(memory, 20 * MIB, 14 + round);
+    }
+    free(memory);
+}
+
 /* Fills memory, and checks it when a line comes. */
 static void wait_for_a_line(void) {
     unsigned char *memory = malloc(8 * MIB);
@@ -407,7 +462,9 @@ int main(int argc, char **argv) {
     if (argc > 1) {
         int known = mode("small", argv[1], small) || mode("small-forks", argv[1], small_blocks_of_the_parent) ||
                     mode("forks", argv[1], forks) || mode("signals", argv[1], signals) ||
-                    mode("wait", argv[1], wait_for_a_line);
+                    mode("wait", argv[1], wait_for_a_line) || mode("much", argv[1], much) ||
+                    mode("many-small", argv[1], many_small) ||
+                    mode("unsupported", argv[1], unsupported);
         return known ? 0 : 2;
     }
     heap();

@@ -25,9 +25,14 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
+        Fixture::with_memory(128 << 20)
+    }
+
+    /// A lender with this much memory.
+    fn with_memory(memory: u64) -> Fixture {
         let dir = tempfile::tempdir().expect("a folder");
         let address = format!("unix:{}", dir.path().join("lend.sock").display()).parse().expect("an address");
-        let lender = Lender::listen(&[address], &LenderOptions::new(128 << 20)).expect("a lender");
+        let lender = Lender::listen(&[address], &LenderOptions::new(memory)).expect("a lender");
         Fixture { dir, lender }
     }
 
@@ -313,7 +318,54 @@ fn a_c_program_finds_all_its_bytes() {
     let output = fixture.run(&program, &[]);
     check(&output, "ok");
     let err = String::from_utf8_lossy(&output.stderr);
-    assert!(err.contains(" 0 left, unsupported calls 2\n"), "{err}");
+    assert!(err.contains(" 0 left, unsupported calls 5\n"), "{err}");
+}
+
+/// Catches calls that change paged memory behind the pager, pages that never leave again, and
+/// large memory that stays local without a trace.
+#[test]
+fn unsupported_calls_are_counted_and_change_no_paged_memory() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let output = fixture.run(&compile(&fixture), &["unsupported"]);
+    check(&output, "ok");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(err.contains(" 0 left, unsupported calls 13\n"), "{err}");
+}
+
+/// Catches a full arena that is not counted.
+#[test]
+fn small_allocations_beyond_their_space_are_local_and_counted() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    // 64 MiB of address space have one slab for each of 52 lengths, and few more.
+    let mut command = fixture.command(&compile(&fixture));
+    let output = command.arg("many-small").env("RFS_PAGING_SMALL", "67108864").output();
+    let output = output.expect("the program");
+    check(&output, "ok");
+    let err = String::from_utf8_lossy(&output.stderr);
+    let (_, counted) = err.split_once("unsupported calls ").expect("a count");
+    let counted: u64 = counted.lines().next().and_then(|number| number.parse().ok()).expect("a number");
+    // 100 blocks of 1 MiB together, of which 63 or 64 fit.
+    assert!((36 * 1024..38 * 1024).contains(&counted), "{err}");
+}
+
+#[test]
+fn a_program_larger_than_its_full_lender_keeps_all_bytes() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::with_memory(4 << 20);
+    let output = fixture.run(&compile(&fixture), &["much"]);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.trim() == "ok", "{:?} {err}", output.status);
+    assert!(err.contains("rfs-paging: no memory server has room: "), "{err}");
+    assert!(counter(&err, "over_budget") > 0 && counter(&err, "max_resident") > 4000, "{err}");
+    assert_eq!((counter(&err, "chunks"), counter(&err, "pages_lost")), (0, 0), "{err}");
 }
 
 #[test]
