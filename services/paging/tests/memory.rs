@@ -13,11 +13,11 @@ use rfs_paging::{
     Lender, LenderError, LenderOptions, PagedMemory, PagerEvent, PagerOptions, PagingError, Redundancy,
     RemotePager, lender_status,
 };
-use support::{Lenders, MIB, PAGE, PROVIDERS, Provider, check, fill, options, pager, session, wait_for};
+use support::{Lenders, MIB, PAGE, Provider, check, fill, options, pager, providers, session, wait_for};
 
 #[test]
 fn memory_larger_than_the_budget_keeps_its_bytes() {
-    for provider in PROVIDERS {
+    for provider in providers() {
         let lenders = Lenders::start(provider, 1, 32 * MIB);
         let (options, log) = options(provider, 64);
         let pager = pager(&lenders.addresses(), options);
@@ -184,7 +184,7 @@ fn mappings_share_the_budget_and_discarded_pages_are_zero() {
 
 #[test]
 fn threads_that_fault_on_the_same_pages_see_one_page() {
-    for provider in PROVIDERS {
+    for provider in providers() {
         let lenders = Lenders::start(provider, 1, 8 * MIB);
         let pager = pager(&lenders.addresses(), options(provider, 48).0);
         let mut memory = pager.map(400 * PAGE).expect("memory");
@@ -207,6 +207,29 @@ fn a_system_call_may_use_paged_memory() {
         std::io::Read::read_exact(&mut reader, &mut memory).expect("no error");
     });
     assert!(*memory == *bytes);
+}
+
+/// Catches a lender that gives a chunk to two pagers, or gives one the bytes of the other.
+#[test]
+fn pagers_of_one_lender_never_see_pages_of_each_other() {
+    for provider in providers() {
+        let lenders = Lenders::start(provider, 1, 3 * MIB);
+        let pagers = [(); 2].map(|()| pager(&lenders.addresses(), options(provider, 32).0));
+        let mut memories = pagers.each_ref().map(|pager| pager.map(600 * PAGE).expect("memory"));
+        for round in 0..6 {
+            // One fills most of the lender, and the other lives in the space that it gave up.
+            let (large, small) = (round % 2, 1 - round % 2);
+            let salt = |owner: usize| (round * 2 + owner) as u64;
+            memories[small].discard(0..600 * PAGE).expect("no error");
+            fill(&mut memories[large], 0..450, salt(large));
+            fill(&mut memories[small], 0..200, salt(small));
+            check(&memories[large], 0..450, salt(large));
+            check(&memories[small], 0..200, salt(small));
+            assert!(memories[small][200 * PAGE..].iter().all(|byte| *byte == 0), "round {round}");
+        }
+        let stats = pagers.each_ref().map(|pager| pager.stats());
+        assert!(stats.iter().all(|stats| stats.pages_read > 1000 && stats.over_budget == 0), "{stats:?}");
+    }
 }
 
 #[test]
