@@ -19,6 +19,8 @@ use crate::engine::stats::PagerStats;
 
 /// How long a pager may take to answer.
 const LIMIT: Duration = Duration::from_secs(2);
+/// How long a new pager waits for the answer of a process that seems to have ended.
+const DEAD_LIMIT: Duration = Duration::from_millis(100);
 
 /// The status of a running pager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +57,7 @@ fn report(pid: u32, path: &Path) -> Option<Result<PagerReport, AskError>> {
     let is_gone = match &answer {
         Err(AskError::Missing { .. } | AskError::Dead { .. }) => true,
         // A child of `fork` keeps the socket open, and does not answer.
-        Err(AskError::Hangs { .. }) => !Path::new(&format!("/proc/{pid}")).exists(),
+        Err(AskError::Hangs { .. }) => !runs(pid),
         _ => false,
     };
     if is_gone {
@@ -64,6 +66,21 @@ fn report(pid: u32, path: &Path) -> Option<Result<PagerReport, AskError>> {
         return None;
     }
     Some(answer)
+}
+
+/// Removes the sockets of processes that were killed.
+fn remove_dead(folder: &Path) {
+    for (pid, path) in folder::sockets(folder) {
+        // A process of another namespace answers.
+        if !runs(pid) && matches!(ask(&path, STATUS, DEAD_LIMIT), Err(AskError::Dead { .. })) {
+            fs::remove_file(path).ok();
+        }
+    }
+}
+
+/// Returns true if this machine has a process with that number.
+fn runs(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
 }
 
 #[cfg(test)]
@@ -82,6 +99,19 @@ mod tests {
         assert_eq!(folder::sockets(folder.path()), [(1, path.clone())]);
         assert!(report(1, &path).is_none() && !path.exists());
         assert!(report(1, &path).is_none());
+    }
+
+    /// Catches a folder that grows with each program that is killed.
+    #[test]
+    fn a_new_pager_removes_the_sockets_of_killed_processes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // The largest number is no process; one of them belongs to another namespace.
+        let names = ["pager-1-0.sock", "pager-4294967295-0.sock", "pager-4294967295-1.sock"];
+        let paths = names.map(|name| folder.path().join(name));
+        paths[..2].iter().for_each(|path| drop(UnixListener::bind(path).expect("a socket")));
+        let _silent = UnixListener::bind(&paths[2]).expect("a socket");
+        remove_dead(folder.path());
+        assert_eq!(paths.each_ref().map(|path| path.exists()), [true, false, true]);
     }
 
     /// Catches a child of `fork` that lets `status` wait, or report its dead parent, each time.

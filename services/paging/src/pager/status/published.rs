@@ -7,7 +7,7 @@ use std::mem::ManuallyDrop;
 
 use rfs_status::control::{Asker, ControlSocket, STATUS, SocketPermissions};
 
-use super::{PagerReport, folder};
+use super::{PagerReport, folder, remove_dead};
 use crate::engine::stats::PagerStats;
 
 /// A pager that answers questions. Dropping it removes the socket.
@@ -33,6 +33,7 @@ impl Published {
         };
         let socket = ControlSocket::start(&path, SocketPermissions::default(), "rfs-paging-ctl", answer);
         let socket = ManuallyDrop::new(socket.inspect_err(|error| unpublished(error)).ok()?);
+        path.parent().into_iter().for_each(remove_dead);
         Some(Published { socket, process: std::process::id() })
     }
 }
