@@ -93,7 +93,11 @@ fn paging() -> Program {
         section: "1",
         exit_status: "0 after success, SIGTERM or SIGINT, 1 after a failure, 2 for an invalid command line. \
                       \"run\" becomes the given program, and has its exit status.",
-        files: &[KEY, ("/usr/lib/rfs/librfs_paging_preload.so", "The preload library of \"run\".")],
+        files: &[
+            KEY,
+            ("/usr/lib/rfs/librfs_paging_preload.so", "The preload library of \"run\"."),
+            ("/run/rfs-paging", "Swap areas, and control sockets of the pagers of root, for \"status\"."),
+        ],
         examples: "Lend 4 GiB of this machine to pagers with the key of a file:\n    \
                        rfs-paging lend --memory 4g --listen 10.0.0.7:7450 --key /etc/rfs/pagers.key\n\
                    Run a program with 256 MiB of local pages:\n    \

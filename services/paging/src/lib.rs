@@ -19,6 +19,10 @@ pub use logic::redundancy::{ParseRedundancyError, Redundancy};
 #[cfg(feature = "model")]
 pub use options::CardSwitch;
 pub use options::{PagerOptions, ParseSwitchesError, Switches};
-pub use pager::{PagedMemory, RemotePager};
+pub use pager::{
+    PagedMemory, RemotePager,
+    status::{PagerReport, running_pagers},
+};
 pub use program::cli;
 pub use remote::lender_status;
+pub use rfs_status::control::AskError;

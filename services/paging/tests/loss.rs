@@ -10,7 +10,7 @@ use std::{
 };
 
 use rfs_paging::{PagedMemory, PagerEvent, Redundancy, RemotePager};
-use support::{ChildLender, MIB, PAGE, PROVIDERS, Places, Provider, check, fill, options, pager, wait_for};
+use support::{ChildLender, MIB, PAGE, Places, Provider, check, fill, options, pager, providers, wait_for};
 
 const PAGES: usize = 600;
 
@@ -29,7 +29,7 @@ fn use_until_lost(pager: &RemotePager, memory: &PagedMemory, salt: u64, servers:
 
 /// Kills a server, and another one after the repair. There is one server to spare.
 fn kill_a_server_and_after_the_repair_another_one(redundancy: Redundancy, chunks: u64) {
-    for provider in PROVIDERS {
+    for provider in providers() {
         let mut places = Places::new();
         let servers = redundancy.servers() + 1;
         let mut lenders = children(&mut places, provider, servers);
@@ -81,7 +81,7 @@ fn a_code_survives_the_kill_of_a_server_and_after_the_repair_of_another_one() {
 /// would have no redundancy until the next write-out.
 #[test]
 fn a_loss_is_found_and_repaired_while_no_page_is_used() {
-    for provider in PROVIDERS {
+    for provider in providers() {
         for redundancy in [Redundancy::Mirror, Redundancy::Coded { data: 2, parity: 1 }] {
             let mut places = Places::new();
             let mut lenders = children(&mut places, provider, redundancy.servers() + 1);
@@ -105,7 +105,7 @@ fn a_loss_is_found_and_repaired_while_no_page_is_used() {
 
 #[test]
 fn two_parity_pages_survive_the_kill_of_two_servers_at_once() {
-    for provider in PROVIDERS {
+    for provider in providers() {
         let mut places = Places::new();
         let mut lenders = children(&mut places, provider, 5);
         let addresses: Vec<_> = lenders.iter().map(|lender| lender.address.clone()).collect();
@@ -126,7 +126,7 @@ fn two_parity_pages_survive_the_kill_of_two_servers_at_once() {
 
 #[test]
 fn a_lender_that_stops_in_order_is_lost_like_one_that_is_killed() {
-    for provider in PROVIDERS {
+    for provider in providers() {
         let mut lenders = support::Lenders::start(provider, 2, 16 * MIB);
         let (options, _) = options(provider, 64);
         let pager = pager(&lenders.addresses(), options.redundancy(Redundancy::Mirror));
@@ -156,10 +156,7 @@ fn in_a_child(test: &str, provider: Provider) -> (String, Option<i32>) {
 }
 
 fn provider() -> Provider {
-    match std::env::var("PROVIDER").as_deref() {
-        Ok("Shm") => Provider::Shm,
-        _ => Provider::Tcp,
-    }
+    std::env::var("PROVIDER").expect("set by the test").parse().expect("a provider")
 }
 
 /// Fills memory, and kills its only server.
@@ -220,7 +217,7 @@ fn use_what_is_left() {
 #[test]
 fn without_a_mirror_the_loss_is_an_error_and_sigbus() {
     const SIGBUS: i32 = 7;
-    for provider in PROVIDERS {
+    for provider in providers() {
         let begin = Instant::now();
         for test in ["load_from_a_lost_page", "store_to_a_lost_page"] {
             let (text, signal) = in_a_child(test, provider);

@@ -13,11 +13,11 @@ use rfs_paging::{
     Lender, LenderError, LenderOptions, PagedMemory, PagerEvent, PagerOptions, PagingError, Redundancy,
     RemotePager, lender_status,
 };
-use support::{Lenders, MIB, PAGE, PROVIDERS, Provider, check, fill, options, pager, session, wait_for};
+use support::{Lenders, MIB, PAGE, Provider, check, fill, options, pager, providers, session, wait_for};
 
 #[test]
 fn memory_larger_than_the_budget_keeps_its_bytes() {
-    for provider in PROVIDERS {
+    for provider in providers() {
         let lenders = Lenders::start(provider, 1, 32 * MIB);
         let (options, log) = options(provider, 64);
         let pager = pager(&lenders.addresses(), options);
@@ -139,6 +139,27 @@ fn adjacent_victims_leave_as_one_work_request() {
     check(&memory, 0..1024, 3);
 }
 
+/// Catches counters that stay zero: a store to a page that came from a server is a hit, and with a
+/// small window requests wait.
+#[test]
+fn stores_to_protected_pages_and_waits_for_the_window_are_counted() {
+    let lenders = Lenders::start(Provider::Tcp, 1, 8 * MIB);
+    let mut session = session(Provider::Tcp);
+    session.window_bytes = 2 * PAGE as u64;
+    let pager = pager(&lenders.addresses(), options(Provider::Tcp, 64).0.session(session));
+    let mut memory = pager.map(300 * PAGE).expect("memory");
+    fill(&mut memory, 0..300, 1);
+    check(&memory, 0..300, 1);
+    // A page that a load has brought back is protected.
+    let before = pager.stats();
+    fill(&mut memory, 296..300, 2);
+    let stats = pager.stats();
+    assert_eq!((stats.hits - before.hits, stats.faults), (4, before.faults), "{stats:?}");
+    assert!(stats.window_waits > 0, "{stats:?}");
+    check(&memory, 0..296, 1);
+    check(&memory, 296..300, 2);
+}
+
 #[test]
 fn mappings_share_the_budget_and_discarded_pages_are_zero() {
     let lenders = Lenders::start(Provider::Shm, 1, 8 * MIB);
@@ -163,7 +184,7 @@ fn mappings_share_the_budget_and_discarded_pages_are_zero() {
 
 #[test]
 fn threads_that_fault_on_the_same_pages_see_one_page() {
-    for provider in PROVIDERS {
+    for provider in providers() {
         let lenders = Lenders::start(provider, 1, 8 * MIB);
         let pager = pager(&lenders.addresses(), options(provider, 48).0);
         let mut memory = pager.map(400 * PAGE).expect("memory");
@@ -186,6 +207,29 @@ fn a_system_call_may_use_paged_memory() {
         std::io::Read::read_exact(&mut reader, &mut memory).expect("no error");
     });
     assert!(*memory == *bytes);
+}
+
+/// Catches a lender that gives a chunk to two pagers, or gives one the bytes of the other.
+#[test]
+fn pagers_of_one_lender_never_see_pages_of_each_other() {
+    for provider in providers() {
+        let lenders = Lenders::start(provider, 1, 3 * MIB);
+        let pagers = [(); 2].map(|()| pager(&lenders.addresses(), options(provider, 32).0));
+        let mut memories = pagers.each_ref().map(|pager| pager.map(600 * PAGE).expect("memory"));
+        for round in 0..6 {
+            // One fills most of the lender, and the other lives in the space that it gave up.
+            let (large, small) = (round % 2, 1 - round % 2);
+            let salt = |owner: usize| (round * 2 + owner) as u64;
+            memories[small].discard(0..600 * PAGE).expect("no error");
+            fill(&mut memories[large], 0..450, salt(large));
+            fill(&mut memories[small], 0..200, salt(small));
+            check(&memories[large], 0..450, salt(large));
+            check(&memories[small], 0..200, salt(small));
+            assert!(memories[small][200 * PAGE..].iter().all(|byte| *byte == 0), "round {round}");
+        }
+        let stats = pagers.each_ref().map(|pager| pager.stats());
+        assert!(stats.iter().all(|stats| stats.pages_read > 1000 && stats.over_budget == 0), "{stats:?}");
+    }
 }
 
 #[test]

@@ -6,10 +6,13 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     os::unix::net::UnixStream,
-    process::{Command, Stdio},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use fastrand::Rng;
+use rdmabox::Address;
 use rfs_paging::{
     PagerOptions, Redundancy, RemotePager,
     nbd::{NbdAddress, NbdServer, NbdServerError},
@@ -302,22 +305,28 @@ fn other_machines_cannot_connect() {
     assert!(matches!(refused, Err(NbdServerError::NotLoopback(_))), "{refused:?}");
 }
 
-#[test]
-fn the_program_serves_until_it_is_told_to_end() {
-    let lenders = support::Lenders::start(Provider::Shm, 2, 8 * MIB);
-    let folder = tempfile::tempdir().expect("a folder");
-    let listen = format!("unix:{}", folder.path().join("nbd.sock").display());
+/// Starts `rfs-paging nbd`, and waits until it serves.
+fn start_program(folder: &Path, addresses: &[Address], options: &[&str]) -> (Child, NbdAddress) {
+    let listen = format!("unix:{}", folder.join("nbd.sock").display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-paging"));
     let size = SIZE.to_string();
-    command.args(["nbd", "--size", &size, "--local", "1m", "--redundancy", "mirror", "--listen", &listen]);
-    for address in lenders.addresses() {
+    command.args(["nbd", "--size", &size, "--local", "1m", "--listen", &listen]).args(options);
+    for address in addresses {
         command.args(["--server", &address.to_string()]);
     }
     let mut child = command.stdout(Stdio::piped()).spawn().expect("the program");
     let mut text = [0; 6];
     child.stdout.as_mut().expect("a pipe").read_exact(&mut text).expect("a line");
     assert_eq!(&text, b"ready:");
-    let mut client = Client::ready(&listen.parse().expect("an address"));
+    (child, listen.parse().expect("an address"))
+}
+
+#[test]
+fn the_program_serves_until_it_is_told_to_end() {
+    let lenders = support::Lenders::start(Provider::Shm, 2, 8 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut child, listen) = start_program(folder.path(), &lenders.addresses(), &["--redundancy", "mirror"]);
+    let mut client = Client::ready(&listen);
     client.write(100, b"bytes");
     assert_eq!(client.read(99, 7), b"\0bytes\0");
     // SAFETY: The child runs.
@@ -325,4 +334,24 @@ fn the_program_serves_until_it_is_told_to_end() {
     assert!(child.wait().expect("its end").success());
     client.expect_end();
     assert!(!folder.path().join("nbd.sock").exists());
+}
+
+/// Catches a request that waits for a page and that nothing can interrupt.
+#[test]
+fn the_program_can_be_killed_while_it_waits_for_a_stopped_lender() {
+    let lender = ChildLender::start(&Places::new().address(Provider::Tcp), 8 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let addresses = [lender.address.clone()];
+    let (mut child, listen) = start_program(folder.path(), &addresses, &["--switches", "provider=tcp"]);
+    let mut client = Client::ready(&listen);
+    client.write(0, &[7; SIZE]);
+    lender.stop();
+    client.request(READ, 0, SIZE, &[]);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(matches!(child.try_wait(), Ok(None)), "the program waits for a page");
+    let begin = Instant::now();
+    child.kill().expect("a running program");
+    child.wait().expect("its end");
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    client.expect_end();
 }

@@ -25,7 +25,11 @@ fn write_existing(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// A cgroup that limits memory, of version 2 or 1.
-struct Cgroup(PathBuf);
+struct Cgroup {
+    folder: PathBuf,
+    /// Name of the file with the limit.
+    limit: &'static str,
+}
 
 impl Cgroup {
     fn make() -> Option<Cgroup> {
@@ -38,20 +42,24 @@ impl Cgroup {
             if fs::create_dir(&folder).is_err() {
                 continue;
             }
-            let cgroup = Cgroup(folder);
+            let cgroup = Cgroup { folder, limit };
             // The folder of version 2 may be a plain file system.
-            if write_existing(&cgroup.0.join(limit), &LIMIT.to_string()).is_ok() {
-                println!("limited by {}", cgroup.0.join(limit).display());
+            if cgroup.set_limit(LIMIT).is_ok() {
+                println!("limited by {}", cgroup.folder.join(limit).display());
                 return Some(cgroup);
             }
         }
         None
     }
+
+    fn set_limit(&self, bytes: usize) -> std::io::Result<()> {
+        write_existing(&self.folder.join(self.limit), &bytes.to_string())
+    }
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        fs::remove_dir(&self.0).ok();
+        fs::remove_dir(&self.folder).ok();
     }
 }
 
@@ -184,15 +192,59 @@ fn send(child: &Running, signal: i32) {
     assert_eq!(unsafe { libc::kill(child.0.id() as i32, signal) }, 0);
 }
 
-/// Runs the function below in the cgroup. Returns its output.
-fn in_the_cgroup(cgroup: &Cgroup) -> String {
-    let output = Command::new(std::env::current_exe().expect("this program"))
+/// Runs the function below in the cgroup, until it waits with most of its memory swapped out.
+fn in_the_cgroup(cgroup: &Cgroup) -> (Running, BufReader<ChildStdout>) {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
         .args(["--exact", "fill_more_than_the_cgroup_holds", "--ignored", "--nocapture"])
-        .env(CGROUP, &cgroup.0)
-        .output()
-        .expect("a child");
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+        .env(CGROUP, &cgroup.folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = spawn(&mut command);
+    let mut lines = BufReader::new(child.0.stdout.take().expect("a pipe"));
+    line_with(&mut lines, "FILLED");
+    (child, lines)
+}
+
+/// Returns the next line with a word.
+fn line_with(lines: &mut impl BufRead, word: &str) -> String {
+    loop {
+        let mut line = String::new();
+        assert!(lines.read_line(&mut line).expect("text") > 0, "the child ended without {word}");
+        print!("{line}");
+        if line.contains(word) {
+            return line;
+        }
+    }
+}
+
+/// Returns a figure in kB from the status of a process.
+fn status(process: u32, name: &str) -> usize {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).expect("a status");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+    line.trim_end_matches(" kB").trim().parse().expect("a number")
+}
+
+/// Returns true if this process, and so rfs-fuse, has CAP_SYS_RESOURCE.
+fn may_spare_from_the_oom_killer() -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let text = fs::read_to_string("/proc/self/status").expect("a status");
+    let line = text.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a line");
+    u64::from_str_radix(line.trim(), 16).expect("a mask") >> CAP_SYS_RESOURCE & 1 == 1
+}
+
+/// Checks that the mount of an area neither is swapped out nor can be.
+fn check_mount_is_locked(area: &Running) {
+    let children = Command::new("pgrep").args(["-P", &area.0.id().to_string()]).output().expect("pgrep");
+    let fuse: u32 = String::from_utf8_lossy(&children.stdout).trim().parse().expect("one child");
+    assert!(status(fuse, "VmLck:") > 0, "its memory is not locked");
+    assert_eq!(status(fuse, "VmSwap:"), 0);
+    if may_spare_from_the_oom_killer() {
+        let score = fs::read_to_string(format!("/proc/{fuse}/oom_score_adj")).expect("a score");
+        assert_eq!(score.trim(), "-1000");
+    } else {
+        println!("not checked: oom_score_adj, because there is no CAP_SYS_RESOURCE");
+    }
 }
 
 #[test]
@@ -204,18 +256,20 @@ fn fill_more_than_the_cgroup_holds() {
     let value = |round: u64, at: usize| (at as u64 ^ round).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let seconds = std::env::var("RFS_SWAP_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let begin = Instant::now();
-    for round in 1.. {
-        if round > 3 && begin.elapsed() >= Duration::from_secs(seconds) {
-            println!("{} rounds", round - 1);
-            break;
-        }
+    let mut round = 0;
+    while round < 3 || begin.elapsed() < Duration::from_secs(seconds) {
+        round += 1;
         memory.iter_mut().enumerate().for_each(|(at, word)| *word = value(round, at));
         let wrong = memory.iter().enumerate().position(|(at, word)| *word != value(round, at));
         assert_eq!(wrong, None, "round {round}");
     }
-    let status = fs::read_to_string("/proc/self/status").expect("a status");
-    let swap = status.lines().find_map(|line| line.strip_prefix("VmSwap:")).expect("a line");
-    println!("SWAPPED {}", swap.trim().trim_end_matches(" kB"));
+    println!("{round} rounds");
+    println!("FILLED");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("text");
+    let wrong = memory.iter().enumerate().position(|(at, word)| *word != value(round, at));
+    assert_eq!((wrong, line.as_str()), (None, "check\n"), "round {round}");
+    println!("CHECKED");
 }
 
 /// Says that the test, or a part of it, cannot run here. Where it must run, it fails.
@@ -259,16 +313,17 @@ fn a_program_in_a_small_cgroup_swaps_to_a_server() {
     assert_eq!(folder(&child), None);
 
     let (mut child, device, area_folder) = fixture.area();
-    match Cgroup::make() {
-        Some(cgroup) => {
-            let text = in_the_cgroup(&cgroup);
-            let swapped = text.split_once("SWAPPED ").and_then(|(_, rest)| rest.split_whitespace().next());
-            let swapped: usize = swapped.and_then(|number| number.parse().ok()).expect("a number");
-            println!("{} MiB of {} were swapped out", swapped >> 10, MEMORY / MIB);
-            assert!(swapped << 10 > MEMORY / 2, "{text}");
+    let cgroup = Cgroup::make();
+    let program = cgroup.as_ref().map(in_the_cgroup);
+    match &program {
+        Some((program, _)) => {
+            let swapped = status(program.0.id(), "VmSwap:");
+            println!("{} MiB of {} are swapped out", swapped >> 10, MEMORY / MIB);
+            assert!(swapped << 10 > MEMORY / 2);
         }
         None => not_run("a program in a cgroup, because there is no memory controller"),
     }
+    check_mount_is_locked(&child);
     // A service manager sends the signal to all processes of a service.
     let fuse = Command::new("pkill").args(["-TERM", "-P", &child.0.id().to_string()]).status();
     assert!(fuse.expect("pkill").success());
@@ -276,9 +331,18 @@ fn a_program_in_a_small_cgroup_swaps_to_a_server() {
     assert!(is_swap(&device) && matches!(child.0.try_wait(), Ok(None)), "the area stays");
     let mounts = fs::read_to_string("/proc/self/mounts").expect("a list");
     assert!(mounts.contains(area_folder.to_str().expect("text")), "{mounts}");
+    // The pages of a program that runs come back.
+    cgroup.iter().for_each(|cgroup| cgroup.set_limit(4 * MEMORY).expect("a new limit"));
     send(&child, libc::SIGHUP);
     assert!(child.0.wait().expect("its end").success(), "{}", rest(&mut child));
     check_undone(Some(&device), &area_folder);
+    if let Some((mut program, mut lines)) = program {
+        assert_eq!(status(program.0.id(), "VmSwap:"), 0);
+        program.0.stdin.take().expect("a pipe").write_all(b"check\n").expect("a reader");
+        line_with(&mut lines, "CHECKED");
+        assert!(program.0.wait().expect("its end").success());
+    }
+    drop(cgroup);
 
     // A process that runs, and one that was killed.
     let (mut child, device, area_folder) = fixture.area();

@@ -7,7 +7,7 @@
 //! See the module `state`.
 
 use std::{
-    ffi::{c_int, c_void},
+    ffi::{c_int, c_uint, c_void},
     ops::Range,
 };
 
@@ -51,6 +51,9 @@ pub unsafe extern "C" fn mmap(
     if flags & libc::MAP_FIXED != 0 && touches_paged(range(address, len)) {
         return refuse();
     }
+    if !(wanted && plain) && flags & libc::MAP_ANONYMOUS != 0 {
+        state::count_local(len);
+    }
     let arguments =
         [address as usize, len, protection as usize, flags as usize, fd as usize, offset as usize];
     // SAFETY: as the caller promises.
@@ -80,7 +83,7 @@ pub unsafe extern "C" fn mmap64(
 /// As for `munmap` of libc.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
-    let arguments = [address as usize, len, 0];
+    let arguments = [address as usize, len, 0, 0];
     // SAFETY: as the caller promises.
     unsafe { on_pieces(address, len, (libc::SYS_munmap, arguments), 0, Locked::unmap) }
 }
@@ -92,7 +95,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
 /// As for `madvise` of libc.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    let arguments = [address as usize, len, advice as usize];
+    let arguments = [address as usize, len, advice as usize, 0];
     let paged = |locked: &mut Locked, region: usize, range: Range<usize>| match advice {
         libc::MADV_DONTNEED => locked.discard(region, range),
         libc::MADV_DOFORK | libc::MADV_REMOVE => {
@@ -111,19 +114,44 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
 /// As for `mprotect` of libc.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: c_int) -> c_int {
-    let arguments = [address as usize, len, protection as usize];
-    let paged = |_: &mut Locked, _: usize, range: Range<usize>| {
-        if protection & libc::PROT_READ == 0 {
-            state::count_unsupported();
-            return 0;
-        }
-        // SAFETY: The range is the caller's, and remains readable for the pager.
-        let outcome =
-            unsafe { sys::call(libc::SYS_mprotect, [range.start, range.len(), protection as usize]) };
-        if outcome == 0 { 0 } else { sys::errno() }
-    };
+    let arguments = [address as usize, len, protection as usize, 0];
+    let paged = |_: &mut Locked, _: usize, range: Range<usize>| protect(&range, protection);
     // SAFETY: as the caller promises.
     unsafe { on_pieces(address, len, (libc::SYS_mprotect, arguments), libc::ENOMEM, paged) }
+}
+
+/// Changes the protection of memory, and its protection key. Paged memory gets no key, which would
+/// keep the pager off, too.
+///
+/// # Safety
+/// As for `pkey_mprotect` of libc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pkey_mprotect(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    key: c_int,
+) -> c_int {
+    let arguments = [address as usize, len, protection as usize, key as usize];
+    let paged = |_: &mut Locked, _: usize, range: Range<usize>| {
+        if key != -1 {
+            state::count_unsupported();
+        }
+        protect(&range, protection)
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on_pieces(address, len, (libc::SYS_pkey_mprotect, arguments), libc::ENOMEM, paged) }
+}
+
+/// Changes the protection of paged memory, which stays readable. Returns 0, or an error number.
+fn protect(range: &Range<usize>, protection: c_int) -> c_int {
+    if protection & libc::PROT_READ == 0 {
+        state::count_unsupported();
+        return 0;
+    }
+    let arguments = [range.start, range.len(), protection as usize, 0];
+    // SAFETY: The range is the caller's, and remains readable for the pager.
+    if unsafe { sys::call(libc::SYS_mprotect, arguments) } == 0 { 0 } else { sys::errno() }
 }
 
 /// Locks memory. Paged memory is not locked.
@@ -132,13 +160,41 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: 
 /// As for `mlock` of libc.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock(address: *const c_void, len: usize) -> c_int {
-    let arguments = [address as usize, len, 0];
-    let paged = |_: &mut Locked, _: usize, _: Range<usize>| {
-        state::count_unsupported();
-        0
-    };
+    let call = (libc::SYS_mlock, [address as usize, len, 0, 0]);
     // SAFETY: as the caller promises.
-    unsafe { on_pieces(address.cast_mut(), len, (libc::SYS_mlock, arguments), libc::ENOMEM, paged) }
+    unsafe { on_pieces(address.cast_mut(), len, call, libc::ENOMEM, not_locked) }
+}
+
+/// Locks memory. Paged memory is not locked.
+///
+/// # Safety
+/// As for `mlock2` of libc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mlock2(address: *const c_void, len: usize, flags: c_uint) -> c_int {
+    let call = (libc::SYS_mlock2, [address as usize, len, flags as usize, 0]);
+    // SAFETY: as the caller promises.
+    unsafe { on_pieces(address.cast_mut(), len, call, libc::ENOMEM, not_locked) }
+}
+
+/// Locks all memory of a program that is not paged. In other programs it locks nothing: locked
+/// pages could not leave local memory.
+///
+/// # Safety
+/// As for `mlockall` of libc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    if state::is_active() {
+        state::count_unsupported();
+        return 0;
+    }
+    // SAFETY: The call changes no bytes.
+    unsafe { sys::call(libc::SYS_mlockall, [flags as usize, 0, 0, 0]) }
+}
+
+/// Leaves paged memory as it is.
+fn not_locked(_: &mut Locked, _: usize, _: Range<usize>) -> c_int {
+    state::count_unsupported();
+    0
 }
 
 /// Changes the length of a mapping, which may move. Growing paged memory is copied.
@@ -220,7 +276,7 @@ fn refuse() -> *mut c_void {
 unsafe fn on_pieces(
     address: *mut c_void,
     len: usize,
-    (number, arguments): (i64, [usize; 3]),
+    (number, arguments): (i64, [usize; 4]),
     gone: c_int,
     paged: impl Fn(&mut Locked, usize, Range<usize>) -> c_int,
 ) -> c_int {
@@ -239,8 +295,9 @@ unsafe fn on_pieces(
             Piece::Paged(region, range) => paged(locked, region, range),
             Piece::Gone(_) => gone,
             Piece::Other(range) => {
+                let [.., third, fourth] = arguments;
                 // SAFETY: as the caller promises, for a part of the range.
-                match unsafe { sys::call(number, [range.start, range.len(), arguments[2]]) } {
+                match unsafe { sys::call(number, [range.start, range.len(), third, fourth]) } {
                     0 => 0,
                     _ => sys::errno(),
                 }

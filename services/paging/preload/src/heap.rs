@@ -184,7 +184,11 @@ extern "C" fn memalign_for(alignment: usize, size: usize, caller: Caller) -> *mu
     if let Some(block) = small::allocate(size, alignment, caller) {
         return block.address as *mut c_void;
     }
-    let paged = if alignment <= PAGE && alignment.is_power_of_two() { state::map(size) } else { None };
+    let fits = alignment <= PAGE && alignment.is_power_of_two();
+    if !fits {
+        state::count_local(size);
+    }
+    let paged = if fits { state::map(size) } else { None };
     paged.map_or_else(|| Libc::memalign(alignment, size), |start| start as *mut c_void)
 }
 

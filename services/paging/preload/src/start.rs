@@ -67,4 +67,5 @@ fn configure(mut settings: Settings) {
 
 extern "C" fn at_exit() {
     state::print_stats();
+    state::end_status();
 }

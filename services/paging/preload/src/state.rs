@@ -41,7 +41,7 @@ thread_local! {
     static FORKING: Cell<Option<ManuallyDrop<MutexGuard<'static, State>>>> = const { Cell::new(None) };
 }
 
-/// Calls that paged memory does not support, and that failed or had no effect.
+/// Calls that paged memory does not support: they failed, had no effect, or got local memory.
 static UNSUPPORTED: AtomicU64 = AtomicU64::new(0);
 
 /// The state of the process.
@@ -116,7 +116,24 @@ pub(crate) fn map(len: usize) -> Option<usize> {
     if !is_large(len) {
         return None;
     }
-    lock()?.map(len)
+    let start = lock()?.map(len);
+    if start.is_none() {
+        count_unsupported();
+    }
+    start
+}
+
+/// Counts an allocation of the program that would be paged, and stays in local memory because of
+/// its kind.
+pub(crate) fn count_local(len: usize) {
+    if is_large(len) && threads::is_program() {
+        count_unsupported();
+    }
+}
+
+/// Returns true if large allocations of the program are paged.
+pub(crate) fn is_active() -> bool {
+    MIN_SIZE.load(Ordering::Relaxed) != usize::MAX
 }
 
 /// Returns the length of the paged region that begins at an address.
@@ -179,7 +196,7 @@ impl Locked {
         // Dropping the memory unmaps it.
         if self.state.regions.unmap(region, range.clone()).is_none() {
             // SAFETY: The program has given up this part of a region, which remains mapped.
-            unsafe { sys::call(libc::SYS_mprotect, [range.start, range.len(), 0]) };
+            unsafe { sys::call(libc::SYS_mprotect, [range.start, range.len(), 0, 0]) };
         }
         0
     }
@@ -198,6 +215,12 @@ pub(crate) fn print_stats() {
     if let Some(pager) = &state.pager {
         eprintln!("rfs-paging: {:?}", pager.stats());
     }
+}
+
+/// Ends the answers of the pager to `rfs-paging status`.
+pub(crate) fn end_status() {
+    let Some(mut locked) = lock() else { return };
+    locked.state.pager.iter_mut().for_each(RemotePager::end_status);
 }
 
 /// Takes the lock before `fork`.

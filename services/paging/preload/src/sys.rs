@@ -97,10 +97,10 @@ pub(crate) unsafe fn address_call(number: c_long, arguments: [usize; 6]) -> *mut
 ///
 /// # Safety
 /// As for [`address_call`].
-pub(crate) unsafe fn call(number: c_long, arguments: [usize; 3]) -> c_int {
-    let [a, b, c] = arguments;
+pub(crate) unsafe fn call(number: c_long, arguments: [usize; 4]) -> c_int {
+    let [a, b, c, d] = arguments;
     // SAFETY: as the caller promises.
-    unsafe { libc::syscall(number, a, b, c) as c_int }
+    unsafe { libc::syscall(number, a, b, c, d) as c_int }
 }
 
 /// Sets `errno`, and returns -1.

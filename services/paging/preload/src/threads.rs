@@ -37,10 +37,15 @@ impl Drop for Inside {
 
 /// Begins a call of the pager. `None` if memory of this thread must not be paged.
 pub(crate) fn enter() -> Option<Inside> {
-    (KIND.get() == Kind::Program).then(|| {
+    is_program().then(|| {
         KIND.set(Kind::Inside);
         Inside(())
     })
+}
+
+/// Returns true if this is a thread of the program, outside of the pager.
+pub(crate) fn is_program() -> bool {
+    KIND.get() == Kind::Program
 }
 
 type Routine = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -83,7 +88,7 @@ pub unsafe extern "C" fn pthread_create(
     }
     // SAFETY: The symbol is the function of libc, with that signature.
     let create: Create = unsafe { std::mem::transmute(found) };
-    if KIND.get() == Kind::Program {
+    if is_program() {
         // SAFETY: as the caller promises.
         return unsafe { create(thread, attributes, routine, argument) };
     }

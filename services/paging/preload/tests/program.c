@@ -6,12 +6,14 @@
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -159,6 +161,41 @@ static void mappings(void) {
     fill(memory, 4 * MIB, 6);
     memory = mremap(memory, 4 * MIB, 8 * MIB, MREMAP_MAYMOVE);
     check(memory, 4 * MIB, 6);
+    assert(munmap(memory, 8 * MIB) == 0);
+}
+
+/* Calls that paged memory does not support: 13 of them. */
+static void unsupported(void) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS, both = PROT_READ | PROT_WRITE;
+    unsigned char *memory = map(8 * MIB);
+    fill(memory, 8 * MIB, 15);
+    assert(mlock(memory, 8 * MIB) == 0);
+    assert(mlock2(memory, 8 * MIB, MLOCK_ONFAULT) == 0);
+    assert(mlockall(MCL_CURRENT | MCL_FUTURE) == 0);
+    assert(mprotect(memory, MIB, PROT_NONE) == 0);
+    assert(pkey_mprotect(memory, MIB, both, 3) == 0);
+    assert(madvise(memory, MIB, MADV_REMOVE) == -1 && errno == EINVAL);
+    assert(madvise(memory, MIB, MADV_DOFORK) == -1 && errno == EINVAL);
+    assert(mmap(memory, MIB, PROT_READ, flags | MAP_FIXED, -1, 0) == MAP_FAILED && errno == ENOMEM);
+    /* Of these the memory is local. */
+    unsigned char *none = mmap(NULL, 8 * MIB, PROT_NONE, flags, -1, 0);
+    unsigned char *locked = mmap(NULL, MIB, both, flags | MAP_LOCKED, -1, 0);
+    unsigned char *hinted = mmap(memory, MIB, both, flags, -1, 0);
+    assert(none != MAP_FAILED && locked != MAP_FAILED && hinted != MAP_FAILED && hinted != memory);
+    fill(locked, MIB, 16);
+    fill(hinted, MIB, 17);
+    int remap = MREMAP_MAYMOVE | MREMAP_FIXED;
+    assert(mremap(memory, 8 * MIB, 8 * MIB, remap, none) == MAP_FAILED && errno == ENOMEM);
+    assert(mremap(locked, MIB, MIB, remap, memory) == MAP_FAILED && errno == ENOMEM);
+    /* Nothing changed, and pages still leave. */
+    for (int round = 0; round < 2; round++) {
+        check(memory, 8 * MIB, 15);
+        check(locked, MIB, 16);
+        check(hinted, MIB, 17);
+    }
+    /* Small mappings, and those of files, are not meant to be paged. */
+    assert(mmap(NULL, PAGE, PROT_NONE, flags, -1, 0) != MAP_FAILED);
+    assert(munmap(none, 8 * MIB) == 0 && munmap(locked, MIB) == 0 && munmap(hinted, MIB) == 0);
     assert(munmap(memory, 8 * MIB) == 0);
 }
 
@@ -357,21 +394,78 @@ static void small_blocks_of_the_parent(void) {
     free(block);
 }
 
+/* Memory that does not change while a handler loads from it. */
+static unsigned char *constant;
+static volatile size_t handled, wrong;
+
+static void load(int signal) {
+    size_t page = ++handled * 7 % (8 * MIB / PAGE);
+    uint64_t value;
+    memcpy(&value, constant + page * PAGE, 8);
+    if (value != page * PAGE * 31 + 12) wrong++;
+}
+
+/* A signal each millisecond, whose handler loads from paged memory on any of the threads. */
+static void signals(void) {
+    constant = malloc(8 * MIB);
+    fill(constant, 8 * MIB, 12);
+    struct sigaction action = {.sa_handler = load, .sa_flags = SA_RESTART};
+    struct itimerval each = {{0, 1000}, {0, 1000}}, none = {{0}};
+    assert(sigaction(SIGALRM, &action, NULL) == 0);
+    assert(setitimer(ITIMER_REAL, &each, NULL) == 0);
+    threads();
+    check(constant, 8 * MIB, 12);
+    assert(setitimer(ITIMER_REAL, &none, NULL) == 0);
+    assert(handled > 20 && wrong == 0);
+    free(constant);
+}
+
+/* 100 MiB in blocks of 1008 bytes, which are not freed. */
+static void many_small(void) {
+    uint64_t **blocks = malloc(100 * 1024 * sizeof(uint64_t *));
+    for (size_t n = 0; n < 100 * 1024; n++) {
+        blocks[n] = malloc(1008);
+        blocks[n][0] = blocks[n][125] = n;
+    }
+    for (size_t n = 0; n < 100 * 1024; n++) assert(blocks[n][0] == n && blocks[n][125] == n);
+}
+
+/* Fills and checks much memory, twice. */
+static void much(void) {
+    unsigned char *memory = malloc(20 * MIB);
+    for (int round = 0; round < 2; round++) {
+        fill(memory, 20 * MIB, 14 + round);
+        check(memory, 20 * MIB, 14 + round);
+    }
+    free(memory);
+}
+
+/* Fills memory, and checks it when a line comes. */
+static void wait_for_a_line(void) {
+    unsigned char *memory = malloc(8 * MIB);
+    fill(memory, 8 * MIB, 13);
+    puts("filled");
+    fflush(stdout);
+    assert(getchar() == '\n');
+    check(memory, 8 * MIB, 13);
+}
+
+/* Returns true if the program is to run in this mode only, and runs it. */
+static int mode(const char *name, const char *given, void (*run)(void)) {
+    if (strcmp(name, given) != 0) return 0;
+    run();
+    puts("ok");
+    return 1;
+}
+
 int main(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "small") == 0) {
-        small();
-        puts("ok");
-        return 0;
-    }
-    if (argc > 1 && strcmp(argv[1], "small-forks") == 0) {
-        small_blocks_of_the_parent();
-        puts("ok");
-        return 0;
-    }
-    if (argc > 1 && strcmp(argv[1], "forks") == 0) {
-        forks();
-        puts("ok");
-        return 0;
+    if (argc > 1) {
+        int known = mode("small", argv[1], small) || mode("small-forks", argv[1], small_blocks_of_the_parent) ||
+                    mode("forks", argv[1], forks) || mode("signals", argv[1], signals) ||
+                    mode("wait", argv[1], wait_for_a_line) || mode("much", argv[1], much) ||
+                    mode("many-small", argv[1], many_small) ||
+                    mode("unsupported", argv[1], unsupported);
+        return known ? 0 : 2;
     }
     heap();
     mappings();

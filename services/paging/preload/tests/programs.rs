@@ -2,12 +2,13 @@
 
 use std::{
     env, fs,
-    io::Read,
+    io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, ChildStdout, Command, Output, Stdio},
+    time::{Duration, Instant},
 };
 
-use rfs_paging::{Lender, LenderOptions};
+use rfs_paging::{Lender, LenderOptions, PagerReport, running_pagers};
 use tempfile::TempDir;
 
 /// The library that `cargo` built for this test.
@@ -24,9 +25,14 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
+        Fixture::with_memory(128 << 20)
+    }
+
+    /// A lender with this much memory.
+    fn with_memory(memory: u64) -> Fixture {
         let dir = tempfile::tempdir().expect("a folder");
         let address = format!("unix:{}", dir.path().join("lend.sock").display()).parse().expect("an address");
-        let lender = Lender::listen(&[address], &LenderOptions::new(128 << 20)).expect("a lender");
+        let lender = Lender::listen(&[address], &LenderOptions::new(memory)).expect("a lender");
         Fixture { dir, lender }
     }
 
@@ -80,6 +86,123 @@ fn compile(fixture: &Fixture) -> PathBuf {
     let compiled = Command::new("gcc").args(["-O0", "-w", "-pthread", source, "-o"]).arg(&program).status();
     assert!(compiled.expect("gcc").success());
     program
+}
+
+/// A process that ends with the test.
+struct Running(Child, BufReader<ChildStdout>);
+
+impl Running {
+    fn start(command: &mut Command) -> Running {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("a program");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        Running(child, lines)
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.1.read_line(&mut line).expect("text");
+        line.trim().into()
+    }
+
+    /// Lets the program in the mode `wait` go on.
+    fn go_on(&mut self) {
+        self.0.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("a reader");
+    }
+
+    fn send(&self, signal: i32) {
+        // SAFETY: The child has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[test]
+fn a_running_program_reports_its_counters_until_it_ends() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let mut program = Running::start(fixture.command(&compile(&fixture)).arg("wait"));
+    assert_eq!(program.line(), "filled");
+    let pid = program.0.id();
+    let find = || running_pagers().into_iter().flatten().find(|report: &PagerReport| report.pid == pid);
+    let report = find().expect("a report");
+    assert_eq!((report.program.as_str(), report.local_budget), ("program", 1 << 20));
+    assert_eq!(report.servers, [fixture.lender.addresses()[0].to_string()]);
+    assert!(report.counters.faults > 1000 && report.counters.evictions > 1000, "{report:?}");
+    // As in `rfs-paging status`.
+    let names: Vec<&str> = report.counters.named().iter().map(|(name, _)| *name).collect();
+    for name in ["faults", "hits", "evictions", "bytes_written", "merged", "work_requests", "doorbells"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    program.go_on();
+    assert_eq!(program.line(), "ok");
+    assert!(program.0.wait().expect("its end").success());
+    // The program has removed its socket: no report finds a dead one.
+    let folder = fs::read_dir("/run/rfs-paging").into_iter().flatten().flatten();
+    let start = format!("pager-{pid}-");
+    let left = folder.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start)).count();
+    assert_eq!((left, find()), (0, None));
+}
+
+/// Catches a fault that a signal interrupts and that is not repeated, and handlers that run on a
+/// thread of the pager: the process would stop.
+#[test]
+fn signal_handlers_load_from_paged_memory_at_any_moment() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    check(&fixture.run(&compile(&fixture), &["signals"]), "ok");
+}
+
+/// The lender of the test below.
+#[test]
+#[ignore = "part of a_program_that_waits_for_a_stopped_lender_can_be_killed"]
+fn lend_until_the_end_of_the_input() {
+    let address = "127.0.0.1:0".parse().expect("an address");
+    let options = LenderOptions::new(64 << 20).allow_without_keys(true);
+    let lender = Lender::listen(&[address], &options).expect("a lender");
+    println!("\nlending at {}", lender.addresses()[0]);
+    std::io::stdin().read_to_end(&mut Vec::new()).ok();
+}
+
+/// Catches a fault that cannot be interrupted: the process would stay until its lender answers.
+#[test]
+fn a_program_that_waits_for_a_stopped_lender_can_be_killed() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let arguments = ["--exact", "lend_until_the_end_of_the_input", "--ignored", "--nocapture"];
+    let mut lender = Running::start(Command::new(env::current_exe().expect("this test")).args(arguments));
+    let address = loop {
+        let line = lender.line();
+        if let Some(address) = line.strip_prefix("lending at ") {
+            break address.to_owned();
+        }
+    };
+    let mut command = fixture.command(&compile(&fixture));
+    command.arg("wait").env("RFS_PAGING_SERVERS", address).env("RFS_PAGING_SWITCHES", "provider=tcp");
+    let mut program = Running::start(&mut command);
+    assert_eq!(program.line(), "filled");
+    lender.send(libc::SIGSTOP);
+    program.go_on();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(matches!(program.0.try_wait(), Ok(None)), "the program waits for a page");
+    let begin = Instant::now();
+    program.0.kill().expect("a running program");
+    program.0.wait().expect("its end");
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    // It was in the middle of its memory.
+    assert_eq!(program.line(), "");
 }
 
 #[test]
@@ -195,7 +318,54 @@ fn a_c_program_finds_all_its_bytes() {
     let output = fixture.run(&program, &[]);
     check(&output, "ok");
     let err = String::from_utf8_lossy(&output.stderr);
-    assert!(err.contains(" 0 left, unsupported calls 2\n"), "{err}");
+    assert!(err.contains(" 0 left, unsupported calls 5\n"), "{err}");
+}
+
+/// Catches calls that change paged memory behind the pager, pages that never leave again, and
+/// large memory that stays local without a trace.
+#[test]
+fn unsupported_calls_are_counted_and_change_no_paged_memory() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let output = fixture.run(&compile(&fixture), &["unsupported"]);
+    check(&output, "ok");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(err.contains(" 0 left, unsupported calls 13\n"), "{err}");
+}
+
+/// Catches a full arena that is not counted.
+#[test]
+fn small_allocations_beyond_their_space_are_local_and_counted() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    // 64 MiB of address space have one slab for each of 52 lengths, and few more.
+    let mut command = fixture.command(&compile(&fixture));
+    let output = command.arg("many-small").env("RFS_PAGING_SMALL", "67108864").output();
+    let output = output.expect("the program");
+    check(&output, "ok");
+    let err = String::from_utf8_lossy(&output.stderr);
+    let (_, counted) = err.split_once("unsupported calls ").expect("a count");
+    let counted: u64 = counted.lines().next().and_then(|number| number.parse().ok()).expect("a number");
+    // 100 blocks of 1 MiB together, of which 63 or 64 fit.
+    assert!((36 * 1024..38 * 1024).contains(&counted), "{err}");
+}
+
+#[test]
+fn a_program_larger_than_its_full_lender_keeps_all_bytes() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::with_memory(4 << 20);
+    let output = fixture.run(&compile(&fixture), &["much"]);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.trim() == "ok", "{:?} {err}", output.status);
+    assert!(err.contains("rfs-paging: no memory server has room: "), "{err}");
+    assert!(counter(&err, "over_budget") > 0 && counter(&err, "max_resident") > 4000, "{err}");
+    assert_eq!((counter(&err, "chunks"), counter(&err, "pages_lost")), (0, 0), "{err}");
 }
 
 #[test]

@@ -6,8 +6,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rdmabox::StatsSnapshot;
+use serde::{Deserialize, Serialize};
+
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    (
+        of_thread { $($(#[$doc:meta])* $name:ident,)* }
+        of_sessions { $($(#[$session_doc:meta])* $session:ident,)* }
+    ) => {
         /// Counters of the fault thread.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
@@ -15,20 +21,27 @@ macro_rules! counters {
         }
 
         /// What a pager has done since it was made.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
         #[non_exhaustive]
         pub struct PagerStats {
             $($(#[$doc])* pub $name: u64,)*
-            /// Requests that travelled in the work request of another one, over all servers.
-            pub merged: u64,
-            /// Work requests, over all servers.
-            pub work_requests: u64,
-            /// Posts of a list of work requests, over all servers.
-            pub doorbells: u64,
-            /// Requests that waited for room in the window of their session, over all servers.
-            pub window_waits: u64,
-            /// Requests that were executed in mapped memory, without a work request.
-            pub direct: u64,
+            $($(#[$session_doc])* pub $session: u64,)*
+        }
+
+        impl PagerStats {
+            /// Returns all counters with their names.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![
+                    $((stringify!($name), self.$name),)*
+                    $((stringify!($session), self.$session),)*
+                ]
+            }
+
+            /// Adds the counters of a session.
+            pub(crate) fn add_session(&mut self, stats: &StatsSnapshot) {
+                $(self.$session += stats.$session;)*
+            }
         }
 
         impl Counters {
@@ -44,50 +57,64 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Faults on pages that were not resident.
-    faults,
-    /// Of these, the ones that a page of zeros resolved: the page had no bytes.
-    zero_fills,
-    /// Stores to a protected page. The page was resident, and no byte moved.
-    hits,
-    /// Pages that left local memory.
-    evictions,
-    /// Of these, clean pages. A server had their bytes, and none were sent.
-    clean_evictions,
-    /// Of these, pages of zeros, which are neither sent nor stored.
-    zero_evictions,
-    /// Pages that were written out, whether or not they left afterwards.
-    pages_written,
-    /// Pages that a store changed during their write-out. They stayed.
-    redirtied,
-    /// Pages that came from a server, with the ones that were read ahead.
-    pages_read,
-    /// Pages that were read ahead of a fault.
-    read_ahead_pages,
-    /// Pages that were computed from other pages of their stripe, because their server is lost.
-    decoded_pages,
-    /// Pages that stayed at their servers and were read for the parity pages of their stripe.
-    parity_reads,
-    /// Bytes sent to servers, with all copies and parity pages.
-    bytes_written,
-    /// Bytes read from servers for faults.
-    bytes_read,
-    /// Requests that were repeated after an error.
-    retries,
-    /// Servers that are lost.
-    servers_lost,
-    /// Pages whose bytes are lost.
-    pages_lost,
-    /// Chunks that another server got after a loss.
-    repaired_chunks,
-    /// Pages in local memory now.
-    resident,
-    /// The largest value of `resident`.
-    max_resident,
-    /// Chunks of servers in use now, with all copies and parity pages.
-    chunks,
-    /// Faults for which the budget was exceeded, because no server had room.
-    over_budget,
+    of_thread {
+        /// Faults on pages that were not resident.
+        faults,
+        /// Of these, the ones that a page of zeros resolved: the page had no bytes.
+        zero_fills,
+        /// Stores to a protected page. The page was resident, and no byte moved.
+        hits,
+        /// Pages that left local memory.
+        evictions,
+        /// Of these, clean pages. A server had their bytes, and none were sent.
+        clean_evictions,
+        /// Of these, pages of zeros, which are neither sent nor stored.
+        zero_evictions,
+        /// Pages that were written out, whether or not they left afterwards.
+        pages_written,
+        /// Pages that a store changed during their write-out. They stayed.
+        redirtied,
+        /// Pages that came from a server, with the ones that were read ahead.
+        pages_read,
+        /// Pages that were read ahead of a fault.
+        read_ahead_pages,
+        /// Pages that were computed from other pages of their stripe, because their server is lost.
+        decoded_pages,
+        /// Pages that stayed at their servers and were read for the parity pages of their stripe.
+        parity_reads,
+        /// Bytes sent to servers, with all copies and parity pages.
+        bytes_written,
+        /// Bytes read from servers for faults.
+        bytes_read,
+        /// Requests that were repeated after an error.
+        retries,
+        /// Servers that are lost.
+        servers_lost,
+        /// Pages whose bytes are lost.
+        pages_lost,
+        /// Chunks that another server got after a loss.
+        repaired_chunks,
+        /// Pages in local memory now.
+        resident,
+        /// The largest value of `resident`.
+        max_resident,
+        /// Chunks of servers in use now, with all copies and parity pages.
+        chunks,
+        /// Faults for which the budget was exceeded, because no server had room.
+        over_budget,
+    }
+    of_sessions {
+        /// Requests that travelled in the work request of another one, over all servers.
+        merged,
+        /// Work requests, over all servers.
+        work_requests,
+        /// Posts of a list of work requests, over all servers.
+        doorbells,
+        /// Requests that waited for room in the window of their session, over all servers.
+        window_waits,
+        /// Requests that were executed in mapped memory, without a work request.
+        direct,
+    }
 }
 
 /// Adds to a counter.

@@ -229,3 +229,47 @@ impl Service for Lending {
         chunks.into_iter().for_each(|chunk| self.wipe(chunk));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rdmabox::Session;
+
+    use super::*;
+
+    /// Catches a lender that hands on the bytes of another pager: with chunks that it gave back,
+    /// and with those of a session that ended.
+    #[test]
+    fn a_fresh_chunk_is_zero_for_a_client_without_a_pager() {
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let options = LenderOptions::new(2 * CHUNK as u64).allow_without_keys(true);
+        let lender = Lender::listen(&[address], &options).expect("a lender");
+        let mut bytes = vec![0; CHUNK];
+        for round in 0..3 {
+            let session = Session::builder().connect(&lender.addresses()[0]).expect("a session");
+            for turn in 0..2 {
+                let mut numbers = Vec::new();
+                while let Some(chunk) = protocol::allocate(&session, CHUNK).expect("an answer") {
+                    session
+                        .read(chunk.memory.for_read(0, CHUNK).expect("a range"), &mut bytes)
+                        .expect("bytes");
+                    assert!(bytes.iter().all(|byte| *byte == 0), "round {round}, turn {turn}");
+                    bytes.fill(7);
+                    session
+                        .write(chunk.memory.for_write(0, CHUNK).expect("a range"), &bytes)
+                        .expect("no error");
+                    numbers.push(chunk.number);
+                }
+                assert_eq!(numbers.len(), 2);
+                if turn == 0 {
+                    protocol::call(&session, &Request::Free(numbers)).expect("an answer");
+                }
+            }
+            drop(session);
+            let begin = std::time::Instant::now();
+            while lender.status().free_chunks < 2 {
+                assert!(begin.elapsed().as_secs() < 10, "the end of the session frees its chunks");
+                std::thread::yield_now();
+            }
+        }
+    }
+}

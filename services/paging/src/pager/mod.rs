@@ -4,11 +4,14 @@
 //! Any number of threads may use a [`RemotePager`]; its state is the fault thread's.
 
 mod memory;
+pub(crate) mod status;
 
 use std::sync::Arc;
 
 pub use memory::PagedMemory;
 use rdmabox::{Address, Session};
+
+use self::status::{PagerReport, Published};
 
 use crate::{
     engine::{
@@ -26,13 +29,28 @@ use crate::{
 ///
 /// One pager has one budget, one fault thread, and one session with each server. All of its
 /// [mappings](Self::map) share them. The fault thread and the sessions live until the pager and
-/// its mappings are dropped.
+/// its mappings are dropped. `rfs-paging status` lists the pager until it is dropped.
 #[derive(Debug)]
 pub struct RemotePager {
     handle: Arc<Handle>,
+    sources: Arc<Sources>,
+    options: PagerOptions,
+    published: Option<Published>,
+}
+
+/// Where the counters are.
+#[derive(Debug)]
+struct Sources {
     counters: Arc<Counters>,
     sessions: Vec<Arc<Session>>,
-    options: PagerOptions,
+}
+
+impl Sources {
+    fn stats(&self) -> PagerStats {
+        let mut stats = self.counters.snapshot();
+        self.sessions.iter().for_each(|session| stats.add_session(&session.stats()));
+        stats
+    }
 }
 
 impl RemotePager {
@@ -61,8 +79,24 @@ impl RemotePager {
                 follow: options.follow,
             })
             .map_err(thread)?;
-            Ok(RemotePager { handle, counters, sessions, options })
+            let sources = Arc::new(Sources { counters, sessions });
+            let report = PagerReport {
+                pid: std::process::id(),
+                program: status::program(),
+                servers: addresses.iter().map(ToString::to_string).collect(),
+                local_budget: options.local_budget,
+                ..PagerReport::default()
+            };
+            let answering = Arc::clone(&sources);
+            let published = Published::start(report, move || answering.stats());
+            Ok(RemotePager { handle, sources, options, published })
         })
+    }
+
+    /// Stops answering `rfs-paging status`, as a drop does. For a program that ends without
+    /// dropping the pager.
+    pub fn end_status(&mut self) {
+        self.published = None;
     }
 
     /// Maps zeroed memory. `len` is rounded up to pages; it may exceed the budget, and even the
@@ -81,20 +115,11 @@ impl RemotePager {
 
     /// Reads all counters. They are not one instant.
     pub fn stats(&self) -> PagerStats {
-        let mut stats = self.counters.snapshot();
-        for session in &self.sessions {
-            let of_session = session.stats();
-            stats.merged += of_session.merged;
-            stats.work_requests += of_session.work_requests;
-            stats.doorbells += of_session.doorbells;
-            stats.window_waits += of_session.window_waits;
-            stats.direct += of_session.direct;
-        }
-        stats
+        self.sources.stats()
     }
 
     /// Says for each server how its session reaches it, as [`Session::description`].
     pub fn descriptions(&self) -> Vec<String> {
-        self.sessions.iter().map(|session| session.description()).collect()
+        self.sources.sessions.iter().map(|session| session.description()).collect()
     }
 }

@@ -45,13 +45,16 @@ pub enum Command {
         #[arg(long, conflicts_with = "key")]
         allow_without_keys: bool,
     },
-    /// Shows how much memory a lender has lent.
+    /// Shows the counters of all running pagers of this user, or how much memory a lender has lent.
     Status {
-        /// Address of the lender
-        address: Address,
+        /// Address of a lender; without it, the running pagers are shown
+        address: Option<Address>,
         /// File with the key for the lender
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", requires = "address")]
         key: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Runs a program whose large allocations are paged.
     Run(RunOptions),
@@ -81,6 +84,9 @@ pub struct PagerArgs {
     /// pages and 2 parity pages, at 6 lenders
     #[arg(long, value_name = "KIND", default_value_t = Redundancy::None)]
     pub redundancy: Redundancy,
+    /// Lenders that get each page: 1 is the same as "--redundancy none", 2 as "--redundancy mirror"
+    #[arg(long, value_name = "N", value_parser = parse_copies, conflicts_with = "redundancy")]
+    pub copies: Option<Redundancy>,
     /// File with the key for the lenders
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
@@ -89,6 +95,24 @@ pub struct PagerArgs {
     /// "model", card
     #[arg(long, value_name = "LIST", default_value_t = Switches::default(), hide_default_value = true)]
     pub switches: Switches,
+}
+
+impl PagerArgs {
+    /// Returns the redundancy that `--copies` or `--redundancy` says.
+    pub fn redundancy(&self) -> Redundancy {
+        self.copies.unwrap_or(self.redundancy)
+    }
+}
+
+/// Parses a number of copies.
+fn parse_copies(text: &str) -> Result<Redundancy, &'static str> {
+    match text {
+        "1" => Ok(Redundancy::None),
+        "2" => Ok(Redundancy::Mirror),
+        _ => {
+            Err("1 or 2 copies are possible; --redundancy has codes, which survive the loss of more lenders")
+        }
+    }
 }
 
 /// Options of `rfs-paging nbd`.
@@ -193,5 +217,30 @@ mod tests {
         let words = "rfs-paging run --local 1m --server unix:/x -- prog --log-format json";
         let cli = Cli::try_parse_from(words.split_whitespace()).expect("valid");
         assert_eq!(cli.log.log_format, LogFormat::Text);
+    }
+
+    /// Catches a number of copies that is taken for another one, or that hides a redundancy.
+    #[test]
+    fn copies_are_a_form_of_redundancy() {
+        let redundancy = |options: &str| {
+            let words =
+                format!("rfs-paging nbd --size 1m --local 1m --server unix:/x --listen unix:/y {options}");
+            match Cli::try_parse_from(words.split_whitespace()).map(|cli| cli.command) {
+                Ok(Command::Nbd(options)) => Ok(options.pager.redundancy()),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        assert_eq!(redundancy(""), Ok(Redundancy::None));
+        assert_eq!(redundancy("--redundancy 4+2"), Ok(Redundancy::Coded { data: 4, parity: 2 }));
+        assert_eq!(redundancy("--copies 1"), Ok(Redundancy::None));
+        assert_eq!(redundancy("--copies 2"), Ok(Redundancy::Mirror));
+        for wrong in ["0", "3", "-1", "two"] {
+            let error = redundancy(&format!("--copies={wrong}")).expect_err(wrong);
+            assert!(error.contains("1 or 2 copies are possible"), "{error}");
+        }
+        assert!(
+            redundancy("--copies 2 --redundancy mirror").is_err_and(|error| error.contains("cannot be used"))
+        );
     }
 }

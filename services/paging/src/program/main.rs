@@ -2,6 +2,7 @@
 
 mod nbd;
 mod run;
+mod status;
 mod swap;
 
 use std::{
@@ -15,7 +16,6 @@ use rdmabox::{Address, Key, SessionOptions};
 use rfs_paging::{
     Lender, LenderOptions, PROTOCOL, PagerOptions,
     cli::{Cli, Command, PagerArgs},
-    lender_status,
 };
 use service_program::{StopSignals, say};
 
@@ -33,7 +33,8 @@ fn main() -> ExitCode {
         Command::Lend { memory, listen, key, allow_without_keys } => {
             lend(memory, &listen, &key, allow_without_keys)
         }
-        Command::Status { address, key } => status(&address, key),
+        Command::Status { address: Some(address), key, json } => status::lender(&address, key, json),
+        Command::Status { address: None, json, .. } => status::pagers(json),
         Command::Run(options) => run::run(options),
         Command::Swapon(options) => swap::on(&options),
         Command::Swapoff => swap::off(),
@@ -71,15 +72,5 @@ fn session_options(key: Option<&Path>) -> Result<SessionOptions, Box<dyn Error>>
 fn pager_options(options: &PagerArgs) -> Result<PagerOptions, Box<dyn Error>> {
     let mut session = session_options(options.key.as_deref())?;
     options.switches.apply(&mut session);
-    Ok(PagerOptions::new(options.local).redundancy(options.redundancy).session(session))
-}
-
-fn status(address: &Address, key: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
-    let status = lender_status(address, &session_options(key.as_deref())?)?;
-    let size = |chunks: u32| byte_size::show(u64::from(chunks) * status.chunk_bytes);
-    say(&format!("{} of {} lent", size(status.chunks - status.free_chunks), size(status.chunks)));
-    for (session, chunks) in &status.borrowers {
-        say(&format!("session {session}: {}", size(*chunks)));
-    }
-    Ok(())
+    Ok(PagerOptions::new(options.local).redundancy(options.redundancy()).session(session))
 }

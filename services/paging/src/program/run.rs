@@ -65,7 +65,7 @@ fn environment(options: &RunOptions) -> Vec<(&'static str, OsString)> {
     let mut variables = vec![
         ("RFS_PAGING_LOCAL", pager.local.to_string().into()),
         ("RFS_PAGING_SERVERS", servers.join(",").into()),
-        ("RFS_PAGING_REDUNDANCY", pager.redundancy.to_string().into()),
+        ("RFS_PAGING_REDUNDANCY", pager.redundancy().to_string().into()),
         ("RFS_PAGING_READ_AHEAD", options.read_ahead.to_string().into()),
         ("RFS_PAGING_FOLLOW", OsString::from(if options.no_follow { "0" } else { "1" })),
         ("RFS_PAGING_MIN_SIZE", options.min_size.to_string().into()),

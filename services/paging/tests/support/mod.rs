@@ -6,11 +6,15 @@ use std::{
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
+    str::FromStr,
     sync::Arc,
 };
 
 use parking_lot::Mutex;
-use rdmabox::{Address, SessionOptions};
+use rdmabox::{
+    Address, ProviderKind, RdmaOptions, SessionOptions,
+    provider::model::{CardParameters, ModelledCard, Timing},
+};
 use rfs_paging::{Lender, LenderOptions, PagedMemory, PagerEvent, PagerOptions, RemotePager};
 use tempfile::TempDir;
 
@@ -22,9 +26,38 @@ pub const MIB: u64 = 1 << 20;
 pub enum Provider {
     Shm,
     Tcp,
+    /// TCP, and a modelled card that counts and takes no time.
+    Model,
+    Rdma,
 }
 
-pub const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
+impl FromStr for Provider {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Provider, String> {
+        match name.to_lowercase().as_str() {
+            "shm" => Ok(Provider::Shm),
+            "tcp" => Ok(Provider::Tcp),
+            "model" => Ok(Provider::Model),
+            "rdma" => Ok(Provider::Rdma),
+            _ => Err(format!("{name:?} is no provider: expected shm, tcp, model or rdma")),
+        }
+    }
+}
+
+/// Returns the providers to test: the list in RDMABOX_TEST_PROVIDERS (`shm,tcp,model,rdma`), all of
+/// which must be available, or else all that this machine has.
+pub fn providers() -> Vec<Provider> {
+    if let Ok(names) = std::env::var("RDMABOX_TEST_PROVIDERS") {
+        return names.split(',').map(|name| name.trim().parse().expect("names of providers")).collect();
+    }
+    let mut providers = vec![Provider::Shm, Provider::Tcp, Provider::Model];
+    match rdmabox::provider::rdma::open(&RdmaOptions::default()) {
+        Ok(_) => providers.push(Provider::Rdma),
+        Err(reason) => eprintln!("not run over rdma: {reason}"),
+    }
+    providers
+}
 
 /// Makes addresses to listen at.
 pub struct Places {
@@ -41,7 +74,8 @@ impl Places {
         self.next += 1;
         match provider {
             Provider::Shm => Address::Unix(self.dir.path().join(format!("{}.sock", self.next))),
-            Provider::Tcp => "127.0.0.1:0".parse().expect("an address"),
+            Provider::Tcp | Provider::Model => "127.0.0.1:0".parse().expect("an address"),
+            Provider::Rdma => "rdma:127.0.0.1:0".parse().expect("an address"),
         }
     }
 }
@@ -106,6 +140,12 @@ impl ChildLender {
         ChildLender { child, address }
     }
 
+    /// Stops the process, which keeps its connections.
+    pub fn stop(&self) {
+        // SAFETY: The child has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGSTOP) }, 0);
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().expect("a running child");
         self.child.wait().expect("its end");
@@ -125,8 +165,14 @@ pub type Log = Arc<Mutex<Vec<PagerEvent>>>;
 /// Session options that move bytes over the provider, also to a host in this process.
 pub fn session(provider: Provider) -> SessionOptions {
     let mut options = SessionOptions::default();
-    if provider == Provider::Tcp {
-        options.provider = Some(rdmabox::ProviderKind::Tcp);
+    options.provider = match provider {
+        Provider::Shm => None,
+        Provider::Tcp | Provider::Model => Some(ProviderKind::Tcp),
+        Provider::Rdma => Some(ProviderKind::Rdma),
+    };
+    if provider == Provider::Model {
+        let parameters = CardParameters::open("cx3").expect("a card");
+        options.card = Some(ModelledCard::new(parameters, Timing::Counts));
     }
     options
 }

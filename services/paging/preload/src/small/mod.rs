@@ -73,7 +73,10 @@ pub(crate) fn allocate(size: usize, alignment: usize, caller: Caller) -> Option<
         make_arena(capacity)?;
     }
     let _inside = threads::enter()?;
-    let (offset, is_new) = slabs().allocate(class)?;
+    let Some((offset, is_new)) = slabs().allocate(class) else {
+        state::count_unsupported();
+        return None;
+    };
     Some(Block { address: START.load(Ordering::Acquire) + offset, is_new })
 }
 
@@ -86,6 +89,7 @@ fn make_arena(capacity: usize) -> Option<()> {
     let Some(start) = locked.map(capacity) else {
         // The pager has said why.
         CAPACITY.store(0, Ordering::Relaxed);
+        state::count_unsupported();
         return None;
     };
     slabs().begin(capacity);
