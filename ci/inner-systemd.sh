@@ -7,6 +7,14 @@
 trial_process=
 trial_groups=()
 
+# Says why no systemd of its own can run here, and exits; or returns.
+require_systemd() {
+    [[ $EUID == 0 ]] || skip "only root can boot a systemd"
+    [[ -c /dev/fuse ]] || skip "no /dev/fuse"
+    grep -qw overlay /proc/filesystems || modprobe overlay 2>/dev/null || skip "no overlayfs"
+    unshare --pid --mount --cgroup --fork true 2>/dev/null || skip "no namespaces here"
+}
+
 # run_in_systemd WORK SCRIPT: calls `SCRIPT --inside WORK` in new namespaces and control groups, and
 # waits until the trial is over, up to SECONDS_OF_TRIAL [60]. That command calls make_view, prepares
 # the view, and ends with boot_view. WORK/log gets the output of systemd, and WORK/said/said the

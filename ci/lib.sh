@@ -14,6 +14,12 @@ die() {
     exit 1
 }
 
+# Ends a step that this machine cannot run, with the reason.
+skip() {
+    echo "not run: $*"
+    exit "$not_run_status"
+}
+
 # Prints the script's first comment as its help and exits, if the argument is -h or --help.
 help_if_asked() {
     [[ $1 == -h || $1 == --help ]] || return 0

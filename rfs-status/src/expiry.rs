@@ -8,20 +8,14 @@ use crate::text::duration;
 const SOON: Duration = Duration::from_secs(30 * 86_400);
 
 /// Returns a warning about the certificate of an option if it has expired, or expires soon.
-pub fn warning(option: &str, expiry: SystemTime, now: SystemTime) -> Option<String> {
-    match expiry.duration_since(now) {
-        Ok(left) if left > SOON => None,
-        Ok(left) => {
-            let left = duration(left.as_secs_f64());
-            Some(format!(
-                "{option}: the certificate expires in {left}: renew it, then send SIGHUP to rfs-server"
-            ))
-        }
-        Err(past) => {
-            let past = duration(past.duration().as_secs_f64());
-            Some(format!("{option}: the certificate expired {past} ago, and peers refuse it: renew it"))
-        }
-    }
+/// `next_step` says how the program gets to know a renewed certificate.
+pub fn warning(option: &str, expiry: SystemTime, now: SystemTime, next_step: &str) -> Option<String> {
+    let state = match expiry.duration_since(now) {
+        Ok(left) if left > SOON => return None,
+        Ok(left) => format!("expires in {}", duration(left.as_secs_f64())),
+        Err(past) => format!("expired {} ago, and peers refuse it", duration(past.duration().as_secs_f64())),
+    };
+    Some(format!("{option}: the certificate {state}: {next_step}"))
 }
 
 #[cfg(test)]
@@ -31,9 +25,12 @@ mod tests {
     #[test]
     fn warnings_begin_thirty_days_before_the_end() {
         let day = |count: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(count * 86_400);
-        let warn = |end, now| warning("--tls-cert", day(end), day(now));
+        let warn = |end, now| warning("--tls-cert", day(end), day(now), "renew it");
         assert_eq!(warn(100, 69), None);
-        assert!(warn(100, 80).unwrap().starts_with("--tls-cert: the certificate expires in 20 d"));
-        assert!(warn(100, 103).unwrap().starts_with("--tls-cert: the certificate expired 3 d ago"));
+        let soon = warn(100, 80).unwrap();
+        assert!(soon.starts_with("--tls-cert: the certificate expires in 20 d"), "{soon}");
+        let late = warn(100, 103).unwrap();
+        assert!(late.starts_with("--tls-cert: the certificate expired 3 d ago"), "{late}");
+        assert!(soon.ends_with(": renew it") && late.ends_with(": renew it"), "{soon} {late}");
     }
 }

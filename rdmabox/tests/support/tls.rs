@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, SystemTime},
 };
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
@@ -57,6 +58,15 @@ impl Authority {
         self.sign_with(file, &NAMES, |params| {
             params.not_before = date_time_ymd(2019, 1, 1);
             params.not_after = date_time_ymd(2020, 1, 1);
+        })
+    }
+
+    /// One that is valid, and ends within so many days.
+    pub fn sign_for_days(&self, file: &str, days: u32) -> Pair {
+        self.sign_with(file, &NAMES, |params| {
+            let now = SystemTime::now();
+            params.not_before = (now - Duration::from_secs(86_400)).into();
+            params.not_after = (now + Duration::from_secs(86_400) * days).into();
         })
     }
 

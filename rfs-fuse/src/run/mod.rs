@@ -192,13 +192,16 @@ fn check(args: &Args) -> Result<(), RunError> {
     Ok(())
 }
 
+/// What to do about a certificate of a mount that expires.
+const RENEW: &str = "renew it: the mount reads the file again when it next connects";
+
 /// Loads the key and the certificates. Warns of a certificate that expires.
 fn load_credentials(args: &Args) -> Result<(Option<Key>, Option<TlsClient>), RunError> {
     let tls = args.tls()?;
     let key = args.connection.key.as_deref().map(Key::load).transpose()?;
     let tls = tls.as_ref().map(TlsClient::load).transpose()?;
     if let Some(end) = tls.as_ref().and_then(TlsClient::expiry)
-        && let Some(warning) = expiry::warning("--tls-cert", end, SystemTime::now())
+        && let Some(warning) = expiry::warning("--tls-cert", end, SystemTime::now(), RENEW)
     {
         log::warn!("{warning}");
     }

@@ -77,7 +77,7 @@ type ExportSource = (Option<Arc<Object>>, Option<Snapshots>);
 #[derive(Debug)]
 pub struct Server {
     // Fields are dropped in this order: no session outlives what it uses.
-    running: HostHandle,
+    running: Arc<HostHandle>,
     _recall_timeout: RecallTimeout,
     _session_reaper: SessionReaper,
     snapshotter: Option<Snapshotter>,
@@ -159,7 +159,7 @@ impl Server {
         let snapshot_records = jobs.iter().map(|job| (job.name.clone(), job.record())).collect();
         let snapshotter = config.persist.as_ref().map(|persist| Snapshotter::start(jobs, persist.every));
         Ok(Server {
-            running,
+            running: Arc::new(running),
             _recall_timeout: recall_timeout,
             _session_reaper: session_reaper,
             snapshotter: snapshotter.transpose().map_err(StartError::Thread)?,
@@ -190,6 +190,7 @@ impl Server {
             addresses: self.addresses().iter().map(Address::to_string).collect(),
             exports: self.exports.iter().map(observed).collect(),
             service: Arc::clone(&self.service),
+            host: Arc::downgrade(&self.running),
             pool: self.exports.first().and_then(|export| export.stores.clone()),
         }
     }

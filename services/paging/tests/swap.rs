@@ -327,6 +327,9 @@ fn a_program_in_a_small_cgroup_swaps_to_a_server() {
     // A service manager sends the signal to all processes of a service.
     let fuse = Command::new("pkill").args(["-TERM", "-P", &child.0.id().to_string()]).status();
     assert!(fuse.expect("pkill").success());
+    // Signals without a meaning for the program.
+    send(&child, libc::SIGUSR1);
+    send(&child, libc::SIGUSR2);
     std::thread::sleep(Duration::from_millis(500));
     assert!(is_swap(&device) && matches!(child.0.try_wait(), Ok(None)), "the area stays");
     let mounts = fs::read_to_string("/proc/self/mounts").expect("a list");

@@ -132,6 +132,29 @@ fn a_server_may_ask_for_the_clients_certificate() {
     mount.unmount();
 }
 
+/// Catches a mount that sends its user to SIGHUP, which would end it.
+#[test]
+fn an_expired_certificate_of_a_mount_is_a_warning_with_its_next_step() {
+    let clients = Authority::new();
+    // Without --tls-client-ca the server asks for no certificate, so it refuses none.
+    let secured = Secured::usual();
+    for (pair, state) in [
+        (clients.sign_expired("old"), "the certificate expired"),
+        (clients.sign_for_days("laptop", 20), "the certificate expires in 20 d"),
+    ] {
+        let (certificate, key) = pair;
+        let list = format!("tls_ca={},tls_cert={},tls_key={}", secured.ca(), text(&certificate), text(&key));
+        let mut mount = secured.lender.mount(Over::Tcp, &["-o", &list]);
+        fs::write(mount.path("file"), b"x").expect("written");
+        mount.signal(Signal::TERM);
+        let (status, said) = mount.wait();
+        assert!(status.success(), "{said}");
+        let line = said.lines().find(|line| line.contains("--tls-cert")).expect("a warning");
+        assert!(line.contains(state) && !line.contains("SIGHUP"), "{line}");
+        assert!(line.ends_with("renew it: the mount reads the file again when it next connects"), "{line}");
+    }
+}
+
 #[test]
 fn certificates_are_renewed_without_a_new_mount() {
     let secured = Secured::usual();

@@ -237,6 +237,8 @@ fn metrics_are_scraped() {
     for line in [
         "rfs_mount_requests_total{kind=\"mkdir\"} 1\n",
         "rfs_mount_session_connected 1\n",
+        "rfs_mount_runtime_total{counter=\"calls\"} ",
+        "rfs_mount_runtime_total{counter=\"bytes_written\"} ",
         "# TYPE rfs_mount_request_duration_seconds histogram\n",
         "rfs_mount_request_duration_seconds_bucket{kind=\"call\",le=\"10\"} ",
     ] {

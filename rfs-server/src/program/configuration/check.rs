@@ -51,8 +51,7 @@ pub(in crate::program) fn check(cli: &Cli) -> Result<Vec<String>, CheckError> {
     }
     if let Some(files) = config.tls.clone() {
         let tls = TlsServer::load(files).map_err(StartError::from)?;
-        let warning = tls.expiry().and_then(|end| expiry::warning("--tls-cert", end, SystemTime::now()));
-        warnings.extend(warning);
+        warnings.extend(expiry_warning(tls.expiry()));
     }
     if let Some(pool) = &config.stores {
         stores::check(pool).map_err(StartError::from)?;
@@ -62,6 +61,12 @@ pub(in crate::program) fn check(cli: &Cli) -> Result<Vec<String>, CheckError> {
     check_directory("--persist", config.persist.as_ref().map(|persist| persist.dir.as_path()))?;
     warnings.extend(memory_warning(&config));
     Ok(warnings)
+}
+
+/// Returns a warning if the server's certificate has expired, or expires soon.
+pub(super) fn expiry_warning(end: Option<SystemTime>) -> Option<String> {
+    let next_step = "renew it, then send SIGHUP to rfs-server";
+    expiry::warning("--tls-cert", end?, SystemTime::now(), next_step)
 }
 
 /// Checks a directory that a server opens, or creates in a directory that is there.

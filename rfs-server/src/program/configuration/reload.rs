@@ -8,15 +8,10 @@
 //! # Concurrency
 //! The main thread, between two signals.
 
-use std::time::SystemTime;
-
 use option_file::{Change, NewOptions};
-use rfs_status::{
-    expiry,
-    logging::{self, SIGNAL},
-};
+use rfs_status::logging::{self, SIGNAL};
 
-use super::Configuration;
+use super::{Configuration, check::expiry_warning};
 use crate::{program::cli::Cli, server::Server};
 
 /// Reads everything again that can change while the server runs.
@@ -109,8 +104,7 @@ fn reload_certificates(server: &Server) {
 
 /// Warns if the server's certificate has expired, or expires soon.
 pub(in crate::program) fn warn_of_expiry(server: &Server) {
-    let expiry = server.certificate_expiry();
-    if let Some(warning) = expiry.and_then(|end| expiry::warning("--tls-cert", end, SystemTime::now())) {
+    if let Some(warning) = expiry_warning(server.certificate_expiry()) {
         log::warn!(target: SIGNAL, "{warning}");
     }
 }

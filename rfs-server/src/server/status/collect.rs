@@ -5,12 +5,13 @@
 //! for a client.
 
 use std::{
+    collections::BTreeMap,
     os::unix::fs::MetadataExt,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant, SystemTime},
 };
 
-use rdmabox::{Address, PeerProcess, stats::Histogram};
+use rdmabox::{Address, HostHandle, PeerProcess, stats::Histogram};
 use rfs_proto::{BLOCK, LockClass, LockKind, VERSION};
 use rfs_status::{latency::Latency, logging, process::ProcessStatus};
 
@@ -52,6 +53,8 @@ pub struct StatusSource {
     pub(in crate::server) addresses: Vec<String>,
     pub(in crate::server) exports: Vec<ObservedExport>,
     pub(in crate::server) service: Arc<FileService>,
+    /// Does not keep the host from ending.
+    pub(in crate::server) host: Weak<HostHandle>,
     /// Stores of the first export.
     pub(in crate::server) pool: Option<Arc<PoolStores>>,
 }
@@ -65,6 +68,7 @@ impl StatusSource {
             process: ProcessStatus::now(self.start),
             addresses: self.addresses.clone(),
             log: logging::counts(),
+            runtime: self.host.upgrade().map(|host| runtime(&host)).unwrap_or_default(),
             ..ServerStatus::default()
         };
         status.pool = self.pool();
@@ -173,6 +177,17 @@ impl ObservedExport {
             eviction: self.dispatcher.evictions().activity().map(eviction),
         }
     }
+}
+
+/// Returns the counters of the runtime by name. One-sided operations do not pass the host.
+fn runtime(host: &HostHandle) -> BTreeMap<String, u64> {
+    let answers = host.answers();
+    let counters = [
+        ("answer_messages", answers.messages),
+        ("answers_in_memory", answers.in_memory),
+        ("answers_written", answers.written),
+    ];
+    counters.map(|(name, count)| (name.to_owned(), count)).into()
 }
 
 fn latency((name, times): (&str, Histogram)) -> (String, Latency) {

@@ -1,7 +1,7 @@
 //! The status of a server as metrics for Prometheus. No I/O, no locks, no clock.
 //!
-//! Labels are names of exports, kinds of requests, and states of sessions: the configuration bounds
-//! their numbers. Sessions have no metrics of their own.
+//! Labels are names of exports, kinds of requests, states of sessions, and names of the runtime's
+//! counters: the configuration bounds their numbers. Sessions have no metrics of their own.
 
 use rfs_status::metrics::Exposition;
 
@@ -59,6 +59,9 @@ impl ServerStatus {
         let help = "Time from the arrival of a request to its reply. `reply` says whether the reply left at \
                     once, or after acknowledgements of recalls.";
         metrics.histograms("request_duration_seconds", help, &["export", "reply"], rows);
+        let rows = self.runtime.iter().map(|(name, count)| (vec![name.as_str()], *count as f64));
+        let help = "Counters of the runtime's host, as rdmabox::AnswerCounts names them.";
+        metrics.counters("runtime_total", help, &["counter"], rows);
         let help = "Requests whose reply waits for acknowledgements of recalls.";
         self.each(metrics, "waiting_recalls", help, |e| e.waiting_recalls);
         self.each(metrics, "locks", "File locks that are held.", |e| e.locks);
@@ -203,6 +206,7 @@ mod tests {
             SnapshotStatus { newest: Some(1), age_seconds: Some(5.0), ..SnapshotStatus::default() };
         let status = ServerStatus {
             exports: vec![export("a", None), export("b", Some(snapshots))],
+            runtime: BTreeMap::from([("answers_in_memory".into(), 9)]),
             ..ServerStatus::default()
         };
         let text = status.metrics();
@@ -211,6 +215,7 @@ mod tests {
             "rfs_server_requests_total{export=\"b\",kind=\"lookup\"} 3\n",
             "rfs_server_request_duration_seconds_count{export=\"b\",reply=\"at_once\"} 5\n",
             "rfs_server_sessions{export=\"a\",state=\"connected\"} 0\n",
+            "rfs_server_runtime_total{counter=\"answers_in_memory\"} 9\n",
             "rfs_server_snapshot_age_seconds{export=\"b\"} 5\n",
             "rfs_server_snapshot_failures_total{export=\"b\"} 0\n",
         ] {

@@ -41,6 +41,8 @@ pub struct ServerStatus {
     pub pool: Option<PoolStatus>,
     /// Warnings and errors since the start.
     pub log: LogCounts,
+    /// Counters of the runtime since the start, by name.
+    pub runtime: BTreeMap<String, u64>,
 }
 
 /// An export.

@@ -6,6 +6,7 @@
 mod prometheus;
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
@@ -382,13 +383,14 @@ fn scrape(address: &str) -> String {
 }
 
 /// Checks a text with the program of Prometheus, if it is here.
-fn check_with_promtool(metrics: &str) {
+fn check_with_promtool(arguments: &[&str], input: &str) {
     let mut promtool = Command::new("promtool");
-    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    promtool.arg("check").args(arguments);
+    promtool.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let Ok(mut child) = promtool.spawn() else {
-        return println!("not run: promtool check metrics, as promtool is not installed (ci/setup)");
+        return println!("not run: promtool check {}, as promtool is not installed (ci/setup)", arguments[0]);
     };
-    child.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -407,11 +409,12 @@ fn metrics_are_scraped() {
         "rfs_server_export_size_bytes{export=\"rfs\"} 4194304\n",
         "rfs_server_requests_total{export=\"rfs\",kind=\"lookup\"} 1\n",
         "rfs_server_sessions{export=\"rfs\",state=\"connected\"} 1\n",
+        "rfs_server_runtime_total{counter=\"answer_messages\"} ",
         "# TYPE rfs_server_requests_total counter\n",
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
-    check_with_promtool(&metrics);
+    check_with_promtool(&["metrics"], &metrics);
     match Prometheus::scrape(&address) {
         Some(prometheus) => {
             prometheus.wait_for("up", "\"1\"]");
@@ -429,6 +432,65 @@ fn metrics_are_scraped() {
     server.signal("TERM");
     assert!(server.child.wait().unwrap().success());
     assert!(TcpStream::connect(address).is_err());
+}
+
+/// Returns the names and labels of all figures, without the figures.
+fn series(metrics: &str) -> BTreeSet<String> {
+    let lines = metrics.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
+}
+
+/// Catches labels that clients choose: each client would add series to Prometheus, for ever.
+#[test]
+fn clients_add_no_series_to_the_metrics() {
+    let server = Running::start(&["--memory=4M", "--metrics=127.0.0.1:0"]);
+    let address = server.lines.iter().find_map(|line| line.strip_prefix("metrics at http://")).unwrap();
+    let address = address.strip_suffix("/metrics").unwrap();
+    let connect = |number: u32| {
+        let session = server.session();
+        let description = ClientDescription {
+            program: format!("program {number}"),
+            pid: Some(number),
+            user: Some(number),
+            host: format!("host{number}"),
+            mount_point: format!("/mnt/{number}"),
+            transport: format!("transport {number}"),
+            ..ClientDescription::default()
+        };
+        attach(&session, &description.to_text(), "");
+        lookup(&session, format!("name{number}").as_bytes());
+        session
+    };
+    let counted = |count: usize| {
+        let line = format!("rfs_server_sessions{{export=\"rfs\",state=\"connected\"}} {count}\n");
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let metrics = scrape(address);
+            if metrics.contains(&line) {
+                return metrics;
+            }
+            assert!(Instant::now() < end, "{metrics}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let mut sessions = vec![connect(100)];
+    let before = series(&counted(1));
+    sessions.extend((101..150).map(connect));
+    let metrics = counted(50);
+    assert_eq!(series(&metrics), before);
+    for word in ["host1", "/mnt/1", "program 1"] {
+        assert!(!metrics.contains(word), "{word}: {metrics}");
+    }
+}
+
+/// Catches rules and a dashboard that Prometheus and Grafana do not load.
+#[test]
+fn alerts_and_dashboard_can_be_loaded() {
+    let dashboard = include_str!("../../../monitoring/dashboard.json");
+    let dashboard: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    assert!(panels.iter().all(|panel| panel["title"].is_string() && panel["type"].is_string()));
+    check_with_promtool(&["rules", concat!(env!("CARGO_MANIFEST_DIR"), "/monitoring/alerts.yml")], "");
 }
 
 /// A server without a Unix socket is found by its address.

@@ -123,6 +123,21 @@ fn sighup_reloads_the_certificates() {
     assert!(server.takes(&named("files.example")) && !server.takes(&named("localhost")));
 }
 
+/// Catches a certificate that ends without a word before it has ended.
+#[test]
+fn a_certificate_that_expires_soon_is_a_warning() {
+    let authority = Authority::new();
+    authority.sign_for_days("server", 20);
+    let mut server = Running::start(&authority);
+    let line = server.next_line(&["certificate"]);
+    assert!(line.contains("--tls-cert: the certificate expires in 20 d"), "{line}");
+    assert!(line.trim_end().ends_with(": renew it, then send SIGHUP to rfs-server"), "{line}");
+    // A renewed one is no reason for a warning.
+    authority.sign_for_days("server", 40);
+    assert!(server.hang_up().contains("reloaded the certificates"));
+    assert!(server.takes(&authority.client()));
+}
+
 /// Catches a certificate that ends without a word, at the start and after a renewal.
 #[test]
 fn an_expired_certificate_is_a_warning() {

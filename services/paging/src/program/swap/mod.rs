@@ -20,10 +20,12 @@ use std::{
     fs, io,
     io::Read,
     path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use signal_hook::{
-    consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM},
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2},
+    flag,
     iterator::Signals,
 };
 
@@ -52,6 +54,10 @@ pub(crate) fn on(options: &SwapOptions) -> Result<(), Box<dyn Error>> {
              the server fails"
         )
         .into());
+    }
+    // Their default effect would end the process, and leave the area.
+    for signal in [SIGUSR1, SIGUSR2] {
+        flag::register(signal, Arc::<AtomicBool>::default())?;
     }
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCHLD])?;
     // A process that is swapped out to its own area could not end the area.
