@@ -34,7 +34,7 @@ const DILATION: u32 = 200;
             rdmabox-bench read --provider tcp --size 8 --depth 1\n  \
         What merging and chaining do, three rounds of each, with a chart in results/:\n      \
             rdmabox-bench write --provider tcp --rounds 3 --sweep 'threads=1,2,4,8 mode=single,merge,doorbell,hybrid'\n  \
-        Two machines (anybody who reaches that address can use the memory):\n      \
+        Two machines (any program that reaches that address can use the memory):\n      \
             rdmabox-bench serve --memory 1g --listen 10.0.0.7:7450\n      \
             rdmabox-bench read --connect 10.0.0.7:7450 --threads 4\n  \
         A program with a quarter of its pages in local memory, on a modelled card:\n      \
