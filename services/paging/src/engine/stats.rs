@@ -14,7 +14,7 @@ macro_rules! counters {
             $(pub(crate) $name: AtomicU64,)*
         }
 
-        /// What a pager has done since it was made.
+        /// Counters of a pager since it was made.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct PagerStats {
