@@ -1,15 +1,15 @@
-# What the guest of ci/rdma-vm is made of: Debian's stock kernel, an initramfs, and the programs
+# The parts of the guest of ci/rdma-vm: Debian's stock kernel, an initramfs, and the programs
 # that this machine has not. Everything is fetched with apt and unpacked in the target directory;
 # nothing of it is installed. Sourced, not run.
 # shellcheck shell=bash disable=SC2154  # root, fail: of ci/rdma-vm
 
-# What the host needs.
+# Packages of the host.
 guest_host_packages=(cpio kmod qemu-system-x86 util-linux xz-utils)
 guest_cache=$(target_dir "$root")/rdma-vm
-# What is in the guest beside this machine's files and the kernel. Not installed here: some of these
-# start daemons.
+# Packages of the guest beside this machine's files and the kernel. Not installed here: some of
+# these start daemons.
 guest_packages=(busybox-static ibverbs-providers ibverbs-utils iproute2 jq kmod nbd-client nfs-common nfs-kernel-server perftest procps)
-# Needed before this machine's files are there; what comes later is loaded with modprobe.
+# Needed before this machine's files are there; later ones are loaded with modprobe.
 early_modules=(virtio_pci 9pnet_virtio 9p overlay)
 
 # Prints the package names, with versions, of the kernel and of all that the guest needs and this
@@ -19,7 +19,7 @@ wanted_packages() {
     image=$(apt-cache depends --important linux-image-amd64 2>/dev/null | awk '$1 == "Depends:" && $2 ~ /^linux-image-/ { print $2; exit }')
     [[ -n $image ]] || return 1
     apt-cache policy "$image" | awk -v name="$image" '$1 == "Candidate:" && $2 != "(none)" { print name "=" $2 }'
-    # Only what is new: this machine's own versions do for the rest.
+    # Only new packages: this machine's own versions do for the rest.
     apt-get install -s -o Debug::NoLocking=1 --no-install-recommends "${guest_packages[@]}" 2>/dev/null |
         awk '$1 == "Inst" && $3 ~ /^\(/ { print $2 "=" substr($3, 2) }'
 }
@@ -51,7 +51,7 @@ build_guest() {
                 --exclude='./lib/modules/*/kernel/sound' --exclude='./usr/share/doc' --exclude='./usr/share/man' ||
             fail "cannot unpack ${package##*/}"
     done
-    # The packages' own are unpacked, what they are made of is not needed again.
+    # The packages' own are unpacked, and their files are not needed again.
     rm -rf "$debs"
     PATH=$PATH:/sbin:/usr/sbin depmod -b "$new" "$version" || fail "depmod failed"
     printf '%s\n' "$version" >"$new/kernel-version"
@@ -84,7 +84,7 @@ build_initramfs() {
     rm -rf "$tree"
 }
 
-# Changes when what is in the cache has to be made again: by another script, other modules or
+# Changes when the cache has to be made again: by another script, other modules or
 # another system.
 guest_key() {
     {

@@ -4,9 +4,9 @@
 //! ceilings (a FUSE file system that only copies, and tmpfs) and other file systems, and reports
 //! tables, JSON and SVG charts. Measurements are external, except for the counters of the server.
 //!
-//! A [`plan`] says what is measured. The [`harness`] runs it: it starts each [`target`], has an
-//! [`engine`] or a [`load`] measure it, and keeps the results. A [`report`] has the parts that
-//! all plans print. Imports point from the plans down: report, engine, harness, target, load, cli.
+//! A [`plan`] has the measurements. The [`harness`] runs it: it starts each [`target`], has an
+//! [`engine`] or a [`load`] measure it, and keeps the results. A [`report`] has the parts that all
+//! plans print. Imports point from the plans down: report, engine, harness, target, load, cli.
 //!
 //! # Concurrency
 //! The main thread starts and ends all programs. Helper threads only read the pipes of children.

@@ -1,4 +1,4 @@
-//! The options in effect, with their origins, and what changes between two states.
+//! The options in effect, with their origins, and the differences of two states.
 //!
 //! No I/O, no locks, no clock.
 
@@ -97,8 +97,8 @@ pub(crate) fn show(options: &[Effective]) -> String {
     text
 }
 
-/// Returns the options in effect. The last argument has the file, what it sets, and the first word
-/// besides options if it comes from the file.
+/// Returns the options in effect. The last argument has the file, the options that it sets, and the
+/// first word besides options if it comes from the file.
 pub(crate) fn effective(
     command: &Command,
     rules: &Rules<'_>,

@@ -1,4 +1,4 @@
-//! The words of a command line: which options it has, and what else.
+//! The words of a command line: its options, and the other words.
 //!
 //! The words alone may be an incomplete command line, whose rest is in a file. So they are read
 //! without the rules between options.

@@ -35,7 +35,7 @@ pub(crate) struct Loaded {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// What a file contributes to a command line.
+/// The part of a command line that a file contributes.
 #[derive(Debug, Default)]
 struct Contribution {
     settings: Vec<Setting>,
@@ -203,7 +203,7 @@ fn selected<'a>(
     }
 }
 
-/// Checks entries, and returns what they contribute.
+/// Checks entries, and returns their contribution.
 fn checked(
     command: &Command,
     rules: &Rules<'_>,

@@ -1,8 +1,8 @@
-//! What a file can have, beside the definition of a command line.
+//! The entries that a file can have, beside the definition of a command line.
 //!
 //! No I/O, no locks, no clock.
 
-/// What a file has.
+/// The form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileForm<'a> {
     /// The options of one program.
@@ -15,14 +15,14 @@ pub enum FileForm<'a> {
     },
 }
 
-/// What a file can have, beside the definition of the command line.
+/// The entries that a file can have, beside the definition of the command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     /// Name of the option that names the file.
     pub config: &'a str,
     /// Names of options that only a command line has, with that of the file.
     pub line_only: &'a [&'a str],
-    /// What a file has.
+    /// The form of the file.
     pub form: FileForm<'a>,
 }
 

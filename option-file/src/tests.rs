@@ -146,7 +146,7 @@ fn an_unknown_key_is_refused_with_the_nearest_name() {
     assert!(said.contains("`server --help`"), "{said}");
     let said = error("zzz = 3\n");
     assert!(!said.contains("did you mean"), "{said}");
-    // Options that only a command line has, and what is no option.
+    // Options that only a command line has, and words that are no options.
     assert!(error("config = \"y\"").contains("belongs on the command line"));
     assert!(error("help = true").contains("no such option"));
 }

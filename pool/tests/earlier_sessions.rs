@@ -230,7 +230,7 @@ fn connect_twice(address: &Address) {
         let (data, began) = (vec![1; LEN as usize], Instant::now());
         while write(&first, 0, &data).is_ok() {
             assert!(began.elapsed() < Duration::from_secs(20), "the first session still writes");
-            // The other thread may have what it needs.
+            // The other thread may have all that it needs.
             let _ = sender.send(());
         }
     });

@@ -1,4 +1,4 @@
-//! Measures what one thread moves to two hosts at once (`across`), against one host.
+//! Measures the rate of one thread to two hosts at once (`across`), against one host.
 //!
 //! `cargo run --release -p rdmabox --example across [-- [tcp|shm] [BYTES [ROUNDS]]]` starts the
 //! hosts in processes of their own. A round writes BYTES to each host. The table has the rate of

@@ -1,4 +1,4 @@
-//! Moves 64 MiB in pieces of 1 MiB in three ways, and prints what the runtime made of them.
+//! Moves 64 MiB in pieces of 1 MiB in three ways, and prints how the runtime carried them out.
 //!
 //! - *one at a time*: a blocking WRITE for each piece;
 //! - *started*: all pieces under way at once, awaited in order;
@@ -56,7 +56,7 @@ fn started(session: &Session, base: RemoteAddr) -> Result<(), RequestError> {
     transfers.into_iter().try_for_each(|transfer| Ok(transfer.wait().map(drop)?))
 }
 
-/// What the callbacks of one round share.
+/// The state that the callbacks of one round share.
 struct Round {
     session: Arc<Session>,
     base: RemoteAddr,

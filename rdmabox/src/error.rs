@@ -44,7 +44,7 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 /// The fence needs a step of the failed list that changes the word. It takes up to one more
 /// [`operation_timeout`](crate::SessionOptions::operation_timeout).
 ///
-/// | the fence | what is known of the failed request | next |
+/// | the fence | state of the failed request | next |
 /// |-|-|-|
 /// | succeeds | the failed request has ended. The word tells whether it took effect | as in step 4 |
 /// | fails, and is [retryable](Self::is_retryable) | nothing | repeat the fence. It succeeds, or the session ends |
@@ -67,9 +67,9 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 ///
 /// # A flushed atomic
 /// A fetch-and-add that failed with [`Flushed`](Self::Flushed) or [`Timeout`](Self::Timeout) may
-/// have been executed. A program can find that out if it knows what the word held before: give each
-/// session a word of its own, and let readers add the words up. A later atomic on the same word
-/// waits until the failed one can no longer take effect. A READ does not wait for that, so the
+/// have been executed. A program can find that out if it knows the previous value of the word: give
+/// each session a word of its own, and let readers add the words up. A later atomic on the same
+/// word waits until the failed one can no longer take effect. A READ does not wait for that, so the
 /// program adds zero instead of reading:
 ///
 /// ```
@@ -176,7 +176,7 @@ pub enum RequestError {
     ///   [`CallError::EndSession`](crate::CallError::EndSession), or with more than 64 KiB;
     /// - the process of the host ended: it was killed, or it lost a page of its memory
     ///   ([`memory::survive`](crate::memory::survive));
-    /// - the network is down, or this side sent what the host takes for a violation of the
+    /// - the network is down, or this side sent bytes that the host takes for a violation of the
     ///   protocol.
     #[error("the session has ended: this side or the host ended it, or the peer is gone; connect again")]
     Disconnected,

@@ -38,11 +38,11 @@
 //! |-|-|
 //! | which requests are there, and which form suits my program | [`guide`], [`Session`] |
 //! | how do I lend memory, and serve calls | [`MemoryServer`], [`Host`], [`Service`], [a host as a program](guide#a-host-as-a-program) |
-//! | which option does what, and which counter shows it | [`guide`](guide#options), [`SessionOptions`], [`StatsSnapshot`] |
+//! | how do the options work, and which counter shows an effect | [`guide`](guide#options), [`SessionOptions`], [`StatsSnapshot`] |
 //! | how do I copy much data without a copy or a registration per request | [`guide`](guide#bulk-copies), [`Buffer`] |
-//! | what does `Ok` promise, and what is known after an error | [`guide`](guide#guarantees), [`RequestError`] |
-//! | what becomes of the claims of a client that dies | [`guide`](guide#claims-and-lost-clients) |
-//! | what happens if the memory is larger than the machine's | [`guide`](guide#memory-that-runs-out) |
+//! | which guarantees does `Ok` give, and which facts hold after an error | [`guide`](guide#guarantees), [`RequestError`] |
+//! | how are the claims of a dead client freed | [`guide`](guide#claims-and-lost-clients) |
+//! | how does a host behave if its memory is larger than the machine's | [`guide`](guide#memory-that-runs-out) |
 //! | how do I authenticate and encrypt | [`Key`], [`tls`] |
 //! | how do I use queue pairs myself | [`verbs`], [`provider`] |
 //!
@@ -75,7 +75,7 @@
 //! A thread that waits with [`PollingMode::Adaptive`] polls while polling succeeds, then sleeps in
 //! the kernel. The crate starts these threads, and no others:
 //!
-//! | thread | of | when, and what it does |
+//! | thread | of | when, and its job |
 //! |-|-|-|
 //! | `rdmabox-engine` | each host and each session over shared memory; each host over TCP | from the start. It moves the bytes of TCP peers, and notices the end of a peer |
 //! | `rdmabox-poll-N` | a session | when a started request first waits without a thread that polls |
@@ -97,7 +97,7 @@
 //! | [`RemoteMrError`] | addresses of a [`RemoteMr`] | no: no request was made, and the same range fails again |
 //! | [`ConnectError`] | connecting | yes: nothing is left behind |
 //! | [`HostError`] | hosts and exports | yes, except for `StillMapped` and `DeviceStuck` |
-//! | [`CallError`] | what a service answers instead of a reply | the service defines it |
+//! | [`CallError`] | an answer of a service instead of a reply | the service defines it |
 //!
 //! Input from a peer never panics; a peer that breaks the protocol loses its session. The crate
 //! panics for mistakes of its caller alone, and each method that can has a section "Panics".

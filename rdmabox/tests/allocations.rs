@@ -16,7 +16,7 @@ mod support;
 
 use support::{Fixture, at, base, on_each_provider, providers};
 
-/// The system's allocator; counts what each thread asks it for.
+/// The system's allocator; counts the requests of each thread to it.
 struct Counting;
 
 thread_local! {

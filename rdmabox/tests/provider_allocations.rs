@@ -54,7 +54,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Longer than any successful step takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 const LEN: usize = 64 * 1024;
 const ROUNDS: usize = 2_000;
 
@@ -82,8 +82,8 @@ fn register(pd: &Arc<dyn ProtectionDomain>, memory: &Arc<Memory>, access: Access
 
 fn connect(a: &Side, b: &Side, streams: (Rendezvous, Rendezvous)) {
     thread::scope(|scope| {
-        scope.spawn(|| b.qp.connect(streams.1, PATIENCE).expect("connect"));
-        a.qp.connect(streams.0, PATIENCE).expect("connect");
+        scope.spawn(|| b.qp.connect(streams.1, WAIT_LIMIT).expect("connect"));
+        a.qp.connect(streams.0, WAIT_LIMIT).expect("connect");
     });
 }
 
@@ -94,7 +94,7 @@ fn carry_out(side: &Side, list: &[SendWr<'_>]) {
     let mut out = [WorkCompletion::EMPTY; 8];
     loop {
         match side.cq.poll(&mut out).expect("poll") {
-            0 => assert!(start.elapsed() < PATIENCE, "no completion"),
+            0 => assert!(start.elapsed() < WAIT_LIMIT, "no completion"),
             count => {
                 assert!(out[..count].iter().all(|wc| wc.status == WcStatus::Success), "{out:?}");
                 assert_eq!(count, 1);

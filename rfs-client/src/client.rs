@@ -71,12 +71,12 @@ pub(crate) struct Attachment {
 
 /// One session with one server. Each job has its own struct, and a field here.
 ///
-/// The structs share what they need by references, which are cloned once, when the client is made.
-/// A struct refers to lower ones only: `metadata` and `io` to `requests`, and `requests` to the
-/// session, the inodes and the cache.
+/// The structs share parts by references, which are cloned once, when the client is made. A struct
+/// refers to lower ones only: `metadata` and `io` to `requests`, and `requests` to the session, the
+/// inodes and the cache.
 #[derive(Debug)]
 pub struct Client {
-    /// What this client and its caller may cache.
+    /// The cache rules of this client and its caller.
     pub caching: Arc<CacheRules>,
     /// Recalls from the server.
     pub recalls: Recalls,

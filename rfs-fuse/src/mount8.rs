@@ -445,7 +445,7 @@ mod tests {
             parsed("mount.fuse.rfs a:1 /m -o remount,ro,nosuid"),
             Ok(Invocation::Remount { point, arguments })
         );
-        // As mount(8) asks for it, with what the mount table has.
+        // As mount(8) asks for it, with the options that the mount table has.
         let line = "mount.fuse.rfs a:1 /m -o ro,nosuid,nodev,relatime,remount,user_id=0,group_id=0,default_permissions";
         let Ok(Invocation::Remount { arguments, .. }) = parsed(line) else { panic!("{:?}", parsed(line)) };
         assert_eq!(arguments, words("rfs-fuse --read-only --subtype=rfs --quiet --daemon -- a:1 /m"));

@@ -1,4 +1,4 @@
-//! What a client says about itself when it attaches, for the server's log and status.
+//! The description of a client by itself when it attaches, for the server's log and status.
 //!
 //! The description is the text `client` of [`Request::Attach`](crate::Request::Attach): words for
 //! the log, and behind them a JSON object. A server that does not know the object logs it with the
@@ -58,7 +58,7 @@ impl ClientDescription {
         }
     }
 
-    /// Parses the text of a request. What the text does not say is empty.
+    /// Parses the text of a request. Fields that the text does not have are empty.
     pub fn parse(text: &str) -> ClientDescription {
         let (words, object) = text.split_at(text.find('{').unwrap_or(text.len()));
         let told = serde_json::from_str(object).unwrap_or_default();

@@ -19,17 +19,17 @@ import tempfile
 import time
 
 BLOCK = bytes(range(256)) * 4096
-PATIENCE = 30
+WAIT_LIMIT_S = 30
 # Processes of the running part.
 CHILDREN = []
 
 
 def until(condition, what):
     """Waits until a condition holds."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + WAIT_LIMIT_S
     while not condition():
         if time.monotonic() > end:
-            sys.exit(f"not within {PATIENCE} s: {what}")
+            sys.exit(f"not within {WAIT_LIMIT_S} s: {what}")
         time.sleep(0.02)
 
 

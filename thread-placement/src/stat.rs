@@ -1,4 +1,4 @@
-//! What the kernel shows of a thread in `/proc`.
+//! The facts about a thread that the kernel shows in `/proc`.
 
 use std::{fs::File, os::unix::fs::FileExt};
 

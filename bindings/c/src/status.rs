@@ -60,7 +60,7 @@ pub(crate) fn answer_done(call: impl FnOnce() -> Result<(), Failure>) -> i32 {
     answer(|| call().map(|()| 0)) as i32
 }
 
-/// Returns what a handle points to.
+/// Returns the object of a handle.
 ///
 /// # Safety
 /// `handle` is null, or points to a live value.

@@ -1,4 +1,4 @@
-//! The header is what cbindgen makes of the sources. RFS_UPDATE=1 writes it anew.
+//! The header is the one that cbindgen makes of the sources. RFS_UPDATE=1 writes it anew.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! The state of the process: its descriptors, its mounts, and what `fork` does to them.
+//! The state of the process: its descriptors, its mounts, and the effects of `fork` on them.
 //!
 //! A child of `fork` begins with a new state: it never uses the sessions of its parent, whose
 //! threads it lacks. A child of `vfork` shares the memory of its parent, and has descriptors of its

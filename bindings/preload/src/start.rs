@@ -14,7 +14,7 @@ use parking_lot::RwLockWriteGuard;
 
 use crate::{calls, counts::COUNTS, next, process};
 
-/// `report` prints at the end what was carried. `off` carries nothing.
+/// `report` prints at the end which calls were carried. `off` carries nothing.
 const MODE: &str = "RFS_PRELOAD";
 /// Number of calls that the kernel does for a file before the library opens it.
 const AFTER: &str = "RFS_PRELOAD_AFTER";

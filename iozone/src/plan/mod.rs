@@ -1,4 +1,4 @@
-//! The plans: what is measured on which targets, and how it is reported.
+//! The plans: measurements, their targets, and their reports.
 //!
 //! Each plan has its options, builds a [`Plan`](crate::harness::Plan), and turns the results into
 //! tables, JSON and charts. The [`harness`](crate::harness) runs them all.

@@ -5,7 +5,7 @@ use crate::{
     placement::{File, Placement, Space, imbalance},
 };
 
-/// What adding stores moves.
+/// The data that moves when stores are added.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Added {
     /// Stores before.

@@ -2,7 +2,7 @@
 //!
 //! `iozone/run --scaling=stores` writes a report with the rates of 1 to 4 stores. The constants of
 //! the model come from the rows over loopback and from the rate of the links. The rows with limited
-//! links are not used for constants: they are compared with what the model predicts.
+//! links are not used for constants: they are compared with predictions of the model.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! What a simulation is given: rates, requests and files. No I/O, no locks, no clock.
+//! The input of a simulation: rates, requests and files. No I/O, no locks, no clock.
 
 use crate::{
     event::{Nanos, SECOND},

@@ -7,7 +7,7 @@
 use clap::Args;
 use pool::queue_pairs;
 
-/// What a session needs.
+/// The needs of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
 pub struct PerSession {
     /// Data queue pairs of a session, at each of its ends: --queue-pairs of rfs-fuse

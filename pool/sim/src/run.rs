@@ -69,7 +69,7 @@ impl Outcome {
     }
 }
 
-/// What has happened in the measured time.
+/// Counts of the measured time.
 #[derive(Debug, Default)]
 struct Counted {
     bytes: u64,

@@ -20,8 +20,8 @@ const DILATION: u32 = 200;
 /// Client and server run on this machine unless told otherwise: the server is a child process, so
 /// that processor time and context switches of the client are its own. Printed are throughput,
 /// latency percentiles, processor time, context switches and the counters of the runtime. shm and
-/// tcp are software: what is printed of them says nothing about an RDMA card; nor does what
-/// Soft-RoCE does, which is a device in software.
+/// tcp are software: their figures say nothing about an RDMA card; nor do those that Soft-RoCE
+/// does, which is a device in software.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rdmabox-bench",
@@ -32,9 +32,9 @@ const DILATION: u32 = 200;
             rdmabox-bench write --size 4k --threads 4 --depth 16\n  \
         The latency of a single READ over TCP:\n      \
             rdmabox-bench read --provider tcp --size 8 --depth 1\n  \
-        What merging and chaining do, three rounds of each, with a chart in results/:\n      \
+        The effects of merging and chaining, three rounds of each, with a chart in results/:\n      \
             rdmabox-bench write --provider tcp --rounds 3 --sweep 'threads=1,2,4,8 mode=single,merge,doorbell,hybrid'\n  \
-        Two machines (anybody who reaches that address can use the memory):\n      \
+        Two machines (any program that reaches that address can use the memory):\n      \
             rdmabox-bench serve --memory 1g --listen 10.0.0.7:7450\n      \
             rdmabox-bench read --connect 10.0.0.7:7450 --threads 4\n  \
         A program with a quarter of its pages in local memory, on a modelled card:\n      \

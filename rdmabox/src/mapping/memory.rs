@@ -295,7 +295,7 @@ impl Memory {
     /// Returns the aligned 8-byte word at `offset` for atomic access by any thread, process or
     /// device.
     ///
-    /// To see what a client published by a list or an atomic, load the word with
+    /// To see the bytes that a client published by a list or an atomic, load the word with
     /// [`Acquire`](Ordering::Acquire), as [`load_u64`](Self::load_u64) does, and read the data
     /// afterwards. To publish data to clients, write the data, then store the word with
     /// [`Release`](Ordering::Release). A compare-and-swap or another change does both with

@@ -1,7 +1,7 @@
 //! A registration that a caller keeps, of memory that the runtime does not own.
 //!
-//! Requests find it only while it is on loan, because the runtime cannot see what becomes of the
-//! memory in between.
+//! Requests find it only while it is on loan, because the runtime cannot see the fate of the memory
+//! in between.
 //!
 //! # Concurrency
 //! Any thread may use it. A loan takes the lock of the registration cache twice, for moments.

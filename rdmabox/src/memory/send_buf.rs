@@ -1,4 +1,5 @@
-//! The buffers that started requests own: what a buffer must promise, and the types that do.
+//! The buffers that started requests own: the promise that a buffer must make, and the types that
+//! make it.
 //!
 //! A started request keeps its buffer until it is done, and the device uses the address of the
 //! bytes meanwhile. The buffer itself moves: into the request, between threads, and back to the

@@ -17,7 +17,7 @@ use crate::verbs::Device;
 ///
 /// match rdma::open(&RdmaOptions::default()) {
 ///     Ok(device) => println!("{}", device.attr().name),
-///     // The text names what is missing, and how to install it.
+///     // The text names the missing part, and how to install it.
 ///     Err(e) => println!("{e}"),
 /// }
 /// ```

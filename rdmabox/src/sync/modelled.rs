@@ -47,7 +47,8 @@ pub(crate) mod atomic {
                 #[derive(Debug)]
                 pub(crate) struct $name(loom::sync::atomic::$name);
 
-                #[allow(dead_code)] // Whatever is used of the ordinary ones' interface.
+                // The models do not use all of the interface.
+                #[allow(dead_code)]
                 impl $name {
                     pub(crate) fn new(value: $value) -> $name {
                         $name(loom::sync::atomic::$name::new(value))

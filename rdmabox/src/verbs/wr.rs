@@ -1,4 +1,4 @@
-//! Work requests: what a caller posts to a queue pair.
+//! Work requests, which a caller posts to a queue pair.
 
 use bitflags::bitflags;
 

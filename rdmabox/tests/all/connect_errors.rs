@@ -1,4 +1,4 @@
-//! Tests that errors of connecting say what is wrong, by kind and with their source.
+//! Tests that errors of connecting name the fault, by kind and with their source.
 
 use std::{
     error::Error,
@@ -23,7 +23,8 @@ fn connect(address: &Address) -> ConnectError {
     Session::connect(address, &SessionOptions::default()).unwrap_err()
 }
 
-/// Returns the address of a peer that reads what a client says first, and answers with `bytes`.
+/// Returns the address of a peer that reads the first message of a client, and answers with
+/// `bytes`.
 fn answering(bytes: Vec<u8>) -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -215,7 +215,7 @@ fn exports_are_dropped_and_made_again_without_end() {
             assert!(began.elapsed() < LONG, "{} mappings", mappings("exports-cycle"));
             thread::sleep(Duration::from_millis(1));
         }
-        // No old address reaches what is exported now.
+        // No old address reaches memory that is exported now.
         let mr = bench.export(&session, domain, &same, 0..LEN as u64, Access::REMOTE_ALL);
         for old in old.iter().step_by(7) {
             assert_eq!(write(&session, old, &[3; 8192]), Err(REFUSED));

@@ -70,7 +70,7 @@ fn polled(provider: ProviderKind, dilation: Option<u32>, calls: CallsBy) -> Fixt
     fixture
 }
 
-/// What client and host count while the client makes small calls.
+/// Counters of client and host while the client makes small calls.
 fn count_calls(fixture: &Fixture, session: &Session, calls: usize) -> (StatsSnapshot, AnswerCounts) {
     let host = fixture.running.as_ref().unwrap();
     let (client_before, host_before) = (session.stats(), host.answers());
@@ -130,7 +130,7 @@ fn a_small_call_is_one_write_and_one_read_and_the_host_sends_nothing() {
             let is_good = || {
                 let (client, host) = count_calls(&fixture, &session, CALLS as usize);
                 assert_eq!((client.calls, client.call_writes), (CALLS, CALLS));
-                // What is no early READ found a reply.
+                // Each other READ found a reply.
                 assert_eq!(client.fetches - client.fetches_early, client.calls_fetched);
                 // A reply by message, or a message that the reply is in memory.
                 assert!(host.in_memory + host.messages >= CALLS);

@@ -1,7 +1,7 @@
 //! Tests of sessions between hosts and clients: one program, so that it is linked once.
 //!
 //! A module is a topic. Each test must stand other tests beside it in its process, as `cargo test`
-//! runs them. nextest gives each test its own process. Tests that count what their process has,
+//! runs them. nextest gives each test its own process. Tests that count objects of their process,
 //! such as allocations, descriptors or threads, are programs of their own, and so is the
 //! conformance suite of the providers.
 

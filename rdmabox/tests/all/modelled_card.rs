@@ -21,7 +21,7 @@ fn card(timing: Timing) -> Arc<ModelledCard> {
     ModelledCard::new(CardParameters::cx3(), timing)
 }
 
-/// Returns what the card counts while `work` runs.
+/// Returns the counts of the card while `work` runs.
 fn counts(card: &ModelledCard, work: impl FnOnce()) -> CardCounters {
     let before = card.counters();
     work();

@@ -83,7 +83,7 @@ fn pending_calls_mix_with_all_other_calls() {
     });
 }
 
-/// Answers the call `hold` only after it is released, and counts what it executes.
+/// Answers the call `hold` only after it is released, and counts the calls that it executes.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,

@@ -109,7 +109,7 @@ fn a_loaded_word_is_whole_and_needs_the_right_to_read_only() {
         }
         assert_eq!(session.stats().errors, 0);
 
-        // What a writer did before is seen after the word.
+        // Earlier writes of a writer are seen after the word.
         let flag = at(base, 8192);
         for round in 1..100 {
             session.write(at(base, 16384), &[round; 64]).unwrap();

@@ -22,10 +22,10 @@ use rdmabox::{
 };
 
 /// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 fn soon() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + WAIT_LIMIT
 }
 
 /// A host that lends a page, and an authority that has signed its certificate.
@@ -88,7 +88,7 @@ fn lend(host: Host, addresses: &[&str]) -> Result<HostHandle, HostError> {
 
 fn options(tls: Option<&TlsClientFiles>) -> SessionOptions {
     let tls = tls.map(|files| TlsClient::load(files).unwrap());
-    Session::builder().tls(tls).connect_timeout(PATIENCE).operation_timeout(PATIENCE).into_options()
+    Session::builder().tls(tls).connect_timeout(WAIT_LIMIT).operation_timeout(WAIT_LIMIT).into_options()
 }
 
 fn connect(address: &Address, tls: Option<&TlsClientFiles>) -> Result<Arc<Session>, ConnectError> {

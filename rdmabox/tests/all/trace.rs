@@ -1,4 +1,4 @@
-//! Traces of single requests: what a sink hears of them.
+//! Traces of single requests: the events that a sink gets of them.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -215,7 +215,7 @@ fn a_maximum_only_grows_and_a_minimum_only_shrinks(config: Config) {
             }
         },
         || {
-            // Ahead of the clients, so that each of them keeps what it finds.
+            // Ahead of the clients, so that each of them keeps the value that it finds.
             let before = reached;
             reached += 1;
             words[0].fetch_max(reached, Ordering::SeqCst) >= before

@@ -4,7 +4,7 @@ use std::{sync::Barrier, thread, time::Duration};
 
 use rdmabox::verbs::{Access, CompletionQueue, Progress, WcStatus, WorkCompletion};
 
-use crate::fixture::{Config, PATIENCE, Pair, SEND, Setup, Side, connect, pattern, read, signaled, write};
+use crate::fixture::{Config, Pair, SEND, Setup, Side, WAIT_LIMIT, connect, pattern, read, signaled, write};
 
 conformance! {
     a_completion_after_arming_ends_the_wait,
@@ -33,7 +33,7 @@ fn next(cq: &dyn CompletionQueue) -> WorkCompletion {
         if cq.poll(&mut out).expect("poll") == 1 {
             return out[0];
         }
-        assert!(cq.wait(Some(PATIENCE)).expect("wait"), "the event of a completion was lost");
+        assert!(cq.wait(Some(WAIT_LIMIT)).expect("wait"), "the event of a completion was lost");
     }
 }
 
@@ -69,7 +69,7 @@ fn a_completion_after_arming_ends_the_wait(config: Config) {
                 b.cq.arm().expect("arm");
                 assert_eq!(b.cq.poll(&mut out).expect("poll"), 0);
                 start.wait();
-                assert!(b.cq.wait(Some(PATIENCE)).expect("wait"));
+                assert!(b.cq.wait(Some(WAIT_LIMIT)).expect("wait"));
                 assert_eq!(next(&*b.cq).wr_id, id);
             }
         },
@@ -109,7 +109,7 @@ fn wake_ends_a_wait(config: Config) {
         }
         while pair.a.cq.wait(Some(SHORT)).expect("wait") {}
         thread::scope(|scope| {
-            let sleeper = scope.spawn(|| pair.a.cq.wait(Some(PATIENCE)).expect("wait"));
+            let sleeper = scope.spawn(|| pair.a.cq.wait(Some(WAIT_LIMIT)).expect("wait"));
             pair.a.cq.wake();
             assert!(sleeper.join().expect("no panic"));
         });
@@ -142,7 +142,7 @@ fn a_wake_before_the_wait_is_not_lost(config: Config) {
     while pair.a.cq.wait(Some(SHORT)).expect("wait") {}
     pair.a.cq.wake();
     pair.a.cq.wake();
-    assert!(pair.a.cq.wait(Some(PATIENCE)).expect("wait"));
+    assert!(pair.a.cq.wait(Some(WAIT_LIMIT)).expect("wait"));
 }
 
 fn arming_gives_one_event(config: Config) {
@@ -164,7 +164,7 @@ fn arming_gives_one_event(config: Config) {
             (found == 2).then_some(())
         });
         if config.progress == Progress::Engine {
-            assert!(pair.a.cq.wait(Some(PATIENCE)).expect("wait"), "the event was not used up by polling");
+            assert!(pair.a.cq.wait(Some(WAIT_LIMIT)).expect("wait"), "the event was not used up by polling");
             // No further event was requested.
             pair.a.post(&[signaled(3, write(target.remote(0)), &sges)]);
             pair.until("the bytes", || (target.contents() == [1; 64]).then_some(()));

@@ -1,7 +1,7 @@
 //! Two queue pairs on two devices of one process, which stand for two hosts, and shared helpers.
 //!
 //! A side may progress only when it is polled, so every wait polls both sides. Polled completions
-//! are kept until a test asks for them. A wait ends with a panic after [`PATIENCE`]; no result
+//! are kept until a test asks for them. A wait ends with a panic after [`WAIT_LIMIT`]; no result
 //! depends on the clock.
 
 use std::{
@@ -32,7 +32,7 @@ use rdmabox::{
 use crate::tls;
 
 /// Longer than anything takes that works.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Bytes around a guarded buffer.
 pub(crate) const GUARD: usize = 4096;
@@ -121,7 +121,7 @@ pub(crate) fn tls_pair((a, b): (TcpStream, TcpStream)) -> (TlsStream, TlsStream)
     // Making certificates takes longer than most tests.
     static SIDES: LazyLock<(Arc<TlsServer>, TlsClient)> = LazyLock::new(|| tls::pair(&tls::Authority::new()));
     let (server, client) = &*SIDES;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_LIMIT;
     thread::scope(|scope| {
         let b = scope.spawn(|| server.accept_stream(b, deadline).expect("accepted"));
         let a = client.connect(a, "localhost", deadline).expect("connected");
@@ -244,8 +244,8 @@ pub(crate) fn pair(config: Config) -> Pair {
 pub(crate) fn connect(config: Config, a: &Arc<dyn QueuePair>, b: &Arc<dyn QueuePair>) {
     let (to_b, to_a) = config.streams();
     thread::scope(|scope| {
-        let other = scope.spawn(|| b.connect(to_a, PATIENCE));
-        a.connect(to_b, PATIENCE).expect("connect");
+        let other = scope.spawn(|| b.connect(to_a, WAIT_LIMIT));
+        a.connect(to_b, WAIT_LIMIT).expect("connect");
         other.join().expect("no panic").expect("connect");
     });
 }
@@ -466,7 +466,7 @@ pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = ready() {
             return value;
         }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < WAIT_LIMIT, "waited in vain for {what}");
         thread::yield_now();
     }
 }

@@ -15,7 +15,7 @@ use std::{
 use rdmabox::verbs::{Access, QpState, Rendezvous, WcStatus};
 
 use crate::fixture::{
-    Config, PATIENCE, Pair, Provider, Random, SEND, Setup, pattern, read, signaled, tcp_pair, tls_pair,
+    Config, Pair, Provider, Random, SEND, Setup, WAIT_LIMIT, pattern, read, signaled, tcp_pair, tls_pair,
     until, write,
 };
 
@@ -43,8 +43,8 @@ fn relayed(config: Config) -> (Pair, TcpStream, TcpStream) {
             }
             _ => (Rendezvous::Tcp(a), Rendezvous::Tcp(b)),
         };
-        let other = scope.spawn(|| pair.b.qp.connect(b, PATIENCE));
-        let mine = pair.a.qp.connect(a, PATIENCE);
+        let other = scope.spawn(|| pair.b.qp.connect(b, WAIT_LIMIT));
+        let mine = pair.a.qp.connect(a, WAIT_LIMIT);
         let theirs = other.join().expect("no panic");
         connected.store(true, Ordering::Release);
         relay.join().expect("no panic in the relay");

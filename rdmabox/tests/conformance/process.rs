@@ -19,8 +19,8 @@ use rdmabox::{
 use socket2::Socket;
 
 use crate::fixture::{
-    Buf, Config, PATIENCE, Provider, SEND, Setup, Side, pattern, read, signaled, tcp_pair, unsignaled, until,
-    write,
+    Buf, Config, Provider, SEND, Setup, Side, WAIT_LIMIT, pattern, read, signaled, tcp_pair, unsignaled,
+    until, write,
 };
 use crate::tls::{Authority, NAMES};
 
@@ -62,7 +62,7 @@ fn child() {
             let at = |end: &str| PathBuf::from(std::env::var(CERTIFICATE).expect("set") + end);
             let files = TlsServerFiles::new(at(".pem"), at(".key"));
             let server = TlsServer::load(files).expect("certificates");
-            let accepted = server.accept_stream(TcpStream::from(socket), Instant::now() + PATIENCE);
+            let accepted = server.accept_stream(TcpStream::from(socket), Instant::now() + WAIT_LIMIT);
             Rendezvous::Tls(accepted.expect("accepted"))
         }
     };
@@ -70,7 +70,7 @@ fn child() {
     let memory = side.buf(LEN, Access::REMOTE_ALL);
     memory.set(0, &pattern(77, LEN));
     side.recv(1, &[]);
-    side.qp.connect(stream, PATIENCE).expect("connect");
+    side.qp.connect(stream, WAIT_LIMIT).expect("connect");
     // The harness has printed to standard output without ending its line.
     println!("\nready {} {}", memory.mr.addr(), memory.mr.rkey());
     std::io::stdout().flush().expect("flush");
@@ -145,13 +145,13 @@ fn peer(config: Config) -> (Side, Peer) {
     let mine = match (config.provider, authority) {
         (Provider::Tls, Some(authority)) => {
             let client = TlsClient::load(&authority.client()).expect("certificates");
-            let connected = client.connect(mine.into(), "localhost", Instant::now() + PATIENCE);
+            let connected = client.connect(mine.into(), "localhost", Instant::now() + WAIT_LIMIT);
             Rendezvous::Tls(connected.expect("connected"))
         }
         (Provider::Shm | Provider::ModelShm, _) => Rendezvous::Unix(mine.into()),
         _ => Rendezvous::Tcp(mine.into()),
     };
-    side.qp.connect(mine, PATIENCE).expect("connect");
+    side.qp.connect(mine, WAIT_LIMIT).expect("connect");
     let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
     let (addr, rkey) = loop {
         let line = lines.next().expect("the peer says when it is ready").expect("read");

@@ -15,7 +15,7 @@ use rdmabox::{
 };
 use socket2::{MsgHdr, Socket};
 
-use crate::fixture::{Config, PATIENCE, Side, until};
+use crate::fixture::{Config, Side, WAIT_LIMIT, until};
 
 pub(crate) const ACK_WANTED: u8 = 1;
 pub(crate) const IMM: u8 = 2;
@@ -172,7 +172,7 @@ impl RawPeer {
         hello.extend((table.as_ref().map_or(0, Memory::len) as u64).to_le_bytes());
         let handles: Vec<_> = table.iter().map(|table| table.fd().expect("shared")).collect();
         peer.say_with(&hello, &handles);
-        side.qp.connect(theirs, PATIENCE).expect("connect");
+        side.qp.connect(theirs, WAIT_LIMIT).expect("connect");
         let mut hello = [0; HELLO];
         peer.with(|stream| stream.read_exact(&mut hello)).expect("hello");
         assert_eq!(hello[..10], *b"rdmabox\x01\x03\0", "the version that these frames are of");

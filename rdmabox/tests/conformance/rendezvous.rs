@@ -13,7 +13,7 @@ use rdmabox::{
     verbs::{Progress, QpState, Rendezvous, VerbsError, WcStatus},
 };
 
-use crate::fixture::{Config, PATIENCE, Provider, SEND, Setup, pair, signaled, tcp_pair, tls_pair};
+use crate::fixture::{Config, Provider, SEND, Setup, WAIT_LIMIT, pair, signaled, tcp_pair, tls_pair};
 
 conformance! {
     connecting_moves_both_ends_to_rts,
@@ -72,7 +72,7 @@ fn connecting_moves_both_ends_to_rts(config: Config) {
 fn a_queue_pair_connects_once(config: Config) {
     let pair = pair(config);
     let (stream, _other) = config.streams();
-    let result = pair.a.qp.connect(stream, PATIENCE);
+    let result = pair.a.qp.connect(stream, WAIT_LIMIT);
     let expected = (QpState::Rts, QpState::Init);
     assert!(matches!(result, Err(VerbsError::State { is, needs }) if (is, needs) == expected), "{result:?}");
     // That did no harm.
@@ -84,7 +84,7 @@ fn a_failed_queue_pair_does_not_connect(config: Config) {
     let side = Setup::new(config).side();
     side.qp.to_error();
     let (stream, _other) = config.streams();
-    let result = side.qp.connect(stream, PATIENCE);
+    let result = side.qp.connect(stream, WAIT_LIMIT);
     assert!(matches!(result, Err(VerbsError::State { is: QpState::Err, .. })), "{result:?}");
 }
 
@@ -95,7 +95,7 @@ fn a_peer_that_hangs_up_is_noticed(config: Config) {
         let (stream, mut raw) = Raw::pair(config);
         raw.write(greeting);
         drop(raw);
-        side.qp.connect(stream, PATIENCE).expect_err("no peer is there");
+        side.qp.connect(stream, WAIT_LIMIT).expect_err("no peer is there");
         assert_eq!(side.qp.state(), QpState::Err);
         side.pump();
         let wc = side.take_recv().expect("the receive is flushed");
@@ -110,7 +110,7 @@ fn a_peer_that_says_nothing_is_not_waited_for(config: Config) {
         raw.write(greeting);
         let start = Instant::now();
         side.qp.connect(stream, Duration::from_millis(20)).expect_err("no answer");
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < WAIT_LIMIT);
         assert_eq!(side.qp.state(), QpState::Err);
     }
 }
@@ -122,7 +122,7 @@ fn a_peer_that_speaks_something_else_is_refused(config: Config) {
         let side = Setup::new(config).side();
         let (stream, mut raw) = Raw::pair(config);
         raw.write(greeting);
-        let result = side.qp.connect(stream, PATIENCE);
+        let result = side.qp.connect(stream, WAIT_LIMIT);
         assert!(matches!(result, Err(VerbsError::Protocol(_))), "{result:?}");
         assert_eq!(side.qp.state(), QpState::Err);
     }
@@ -142,7 +142,7 @@ fn a_peer_of_another_version_is_refused(config: Config) {
         hello.extend(version.to_le_bytes());
         hello.extend([0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         raw.write(&hello);
-        let result = side.qp.connect(stream, PATIENCE);
+        let result = side.qp.connect(stream, WAIT_LIMIT);
         match result {
             Err(VerbsError::Protocol(text)) if !known => {
                 assert_eq!(text, format!("it has version {version}, this side has 3"));

@@ -146,7 +146,7 @@ impl Aliases {
         }
     }
 
-    /// Returns what the caller may have cached under a name.
+    /// Returns the entry that the caller may have cached under a name.
     pub(crate) fn cached(&self, parent: u64, name: &[u8]) -> CachedName {
         let known = self.by_name.get(&parent).and_then(|names| names.get(name));
         match known.map_or(&[][..], |known| &known.inodes) {

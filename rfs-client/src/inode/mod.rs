@@ -3,8 +3,8 @@
 //! # Concurrency
 //! Locks of one inode, outermost first: `opens`, `io`, `append`, `layout_users`, `layout_calls`,
 //! then `times` or `size`, then `layout`. `at_server`, `attr_caching`, `listing`, and those in
-//! `pages`, `told_attrs`, `locks`, `access` and `started` are held briefly, over no other lock of
-//! the inode. `times` is held over one small WRITE. The table's lock is never held over another
+//! `pages`, `reported_attrs`, `locks`, `access` and `started` are held briefly, over no other lock
+//! of the inode. `times` is held over one small WRITE. The table's lock is never held over another
 //! lock, except over that of its aliases. docs/design/locks.md has the locks of all parts.
 
 pub(crate) mod access;
@@ -41,7 +41,7 @@ use crate::{
         locks::LockState,
         size::{KnownSize, LayoutId, LookStart},
         started::StartedRequests,
-        visible_attrs::ToldAttrs,
+        visible_attrs::ReportedAttrs,
         write_times::WriteTimes,
     },
     remote::address::Epoch,
@@ -113,7 +113,7 @@ pub(crate) struct Inode {
     /// Whether this mount uses the directory.
     pub(crate) interest: Interest,
     /// Attributes that the caller was told last.
-    pub(crate) told_attrs: ToldAttrs,
+    pub(crate) reported_attrs: ReportedAttrs,
     /// File locks of this client.
     pub(crate) locks: LockState,
     /// Last read that counts as an access.
@@ -150,7 +150,7 @@ impl Inode {
             shared: Shared::default(),
             listing: Mutex::default(),
             interest: Interest::default(),
-            told_attrs: ToldAttrs::default(),
+            reported_attrs: ReportedAttrs::default(),
             locks: LockState::default(),
             access: Access::default(),
             birth: OnceLock::new(),

@@ -167,7 +167,7 @@ impl InodeTable {
         self.aliases.lock().rename(from, to, exchange);
     }
 
-    /// Returns what the caller may have cached under a name.
+    /// Returns the entry that the caller may have cached under a name.
     pub(crate) fn cached_name(&self, parent: u64, name: &[u8]) -> CachedName {
         self.aliases.lock().cached(parent, name)
     }
@@ -292,7 +292,8 @@ mod tests {
         assert_eq!([4, 5, 6, 7].map(|ino| table.release_inherited(ino)), [false, true, false, false]);
         assert_eq!([5, 6, 7, 8].map(|ino| table.get(ino).is_some()), [false, true, true, true]);
         assert_eq!(table.get(6).expect("named again").references.load(Ordering::Relaxed), 4);
-        // The caller forgets what it was told here: the rest was told to be forgotten before.
+        // The caller forgets the names that it was told here. It was told to forget the rest
+        // before.
         table.release(6, 1);
         assert!(table.inherited().contains(&6) && table.release_inherited(6));
     }

@@ -27,13 +27,13 @@ impl VisibleAttrs {
 
 /// The attributes of an inode that the caller was told last.
 #[derive(Debug, Default)]
-pub(crate) struct ToldAttrs {
+pub(crate) struct ReportedAttrs {
     last: Mutex<Option<VisibleAttrs>>,
     /// Threads of the caller that asked for the attributes since the last change here.
     readers: ReaderThreads,
 }
 
-impl ToldAttrs {
+impl ReportedAttrs {
     /// Notes that the caller has cached these attributes, which its thread `thread` asked for.
     pub(crate) fn told(&self, attr: &Attr, thread: u32) {
         self.readers.add(thread);

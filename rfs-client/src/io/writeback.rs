@@ -67,7 +67,7 @@ impl WriteBack {
         }
         let (Some(time), Some(inode)) = (write_time(changes), self.inodes.get(ino)) else { return Ok(None) };
         // The kernel's clock is coarse, so a file can be younger than its first write.
-        if inode.told_attrs.last().is_some_and(|told| told.ctime > time) {
+        if inode.reported_attrs.last().is_some_and(|told| told.ctime > time) {
             return Ok(None);
         }
         let _shared = inode.io.read();

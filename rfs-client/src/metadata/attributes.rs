@@ -157,14 +157,14 @@ impl Attributes {
     /// Notes that the caller has cached these attributes, which its thread `thread` asked for.
     pub fn told(&self, attr: &Attr, thread: u32) {
         if let Some(inode) = self.inodes.get(attr.ino) {
-            inode.told_attrs.told(attr, thread);
+            inode.reported_attrs.told(attr, thread);
         }
     }
 
     /// Notes that `thread` has changed an inode. Returns true if another thread has got its
     /// attributes since the last change.
     pub fn others_were_told(&self, ino: u64, thread: u32) -> bool {
-        self.inodes.get(ino).is_some_and(|inode| inode.told_attrs.others_were_told(thread))
+        self.inodes.get(ino).is_some_and(|inode| inode.reported_attrs.others_were_told(thread))
     }
 
     /// Returns the current permission bits and marks of an inode. Makes no request if the record is
@@ -185,13 +185,13 @@ impl Attributes {
     /// Notes that the caller has dropped the attributes that it was told.
     pub(crate) fn forget_told(&self, ino: u64) {
         if let Some(inode) = self.inodes.get(ino) {
-            inode.told_attrs.forget();
+            inode.reported_attrs.forget();
         }
     }
 
     /// Returns true if these attributes differ from those that the caller was [`told`](Self::told)
     /// last.
     pub fn differs_from_told(&self, attr: &Attr) -> bool {
-        self.inodes.get(attr.ino).is_none_or(|inode| inode.told_attrs.differ(attr))
+        self.inodes.get(attr.ino).is_none_or(|inode| inode.reported_attrs.differ(attr))
     }
 }

@@ -55,7 +55,8 @@ pub(crate) fn call_in(
     exchange(request, |out, back| remote.call(out, back, options))
 }
 
-/// The first word of what is written to it. The word ends the writing, which may be long.
+/// The first word of the message that is written to it. The word ends the writing, which may be
+/// long.
 #[derive(Default)]
 struct FirstWord(String);
 

@@ -26,7 +26,7 @@ use crate::{
     requests::recall_guard::RecallGuard,
 };
 
-/// The rules of the caches of this client and its caller: what recalls and changes void.
+/// The rules of the caches of this client and its caller: which entries recalls and changes void.
 #[derive(Debug)]
 pub struct CacheRules {
     pub(crate) inodes: Arc<InodeTable>,
@@ -180,7 +180,7 @@ impl CacheRules {
         self.inodes.names(ino).into_iter()
     }
 
-    /// Returns what the caller may have cached under a name.
+    /// Returns the entry that the caller may have cached under a name.
     pub fn cached_name(&self, parent: u64, name: &[u8]) -> CachedName {
         match self.cache.is_on() {
             true => self.inodes.cached_name(parent, name),

@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl Client {
-    /// Takes in what the previous process had, if there was one: references, opens and locks. Its
-    /// caches are lost.
+    /// Takes over the state of the previous process, if there was one: references, opens and locks.
+    /// Its caches are lost.
     pub(crate) fn continue_from(&self, kept: &Arc<KeptState>) {
         if !kept.is_taken_over() {
             return;

@@ -197,7 +197,7 @@ fn the_server_does_not_reach_the_store_either() {
     bed.reuse_and_release(&connections);
 }
 
-/// A mount that reconnects to its server does not know what became of the writes in its previous
+/// A mount that reconnects to its server does not know the fate of the writes in its previous
 /// session.
 #[test]
 fn the_client_loses_the_server_meanwhile() {

@@ -114,7 +114,7 @@ fn a_store_that_ends_fails_its_own_places_only() {
         site.stores[0] = Some(store(&site.addresses[0], &key, 4 * MIB, 99));
         thread::sleep(Duration::from_millis(1500));
         assert_eq!(client.reads.read_into(large, 4096, &mut part).expect_err("lost").errno(), Errno::EIO);
-        // What is left can be removed.
+        // The remaining data can be removed.
         truncate(&client, large, 0).expect("a truncation");
     });
 }

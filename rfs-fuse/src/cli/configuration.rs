@@ -14,7 +14,7 @@ use rfs_status::logging::{self, SIGNAL};
 
 use super::Args;
 
-/// What a file can have, beside the definition of the command line.
+/// The entries that a file can have, beside the definition of the command line.
 const RULES: Rules<'static> = Rules {
     config: "config",
     line_only: &["config", "check-config", "detached"],
@@ -32,8 +32,8 @@ pub(crate) fn read(build: Build, words: &[OsString]) -> Result<(Configuration, A
     Configuration::read(build.command::<Args>(), RULES, words.to_vec())
 }
 
-/// Reads the file again, applies what can change, and logs what needs a new mount. An invalid file
-/// changes nothing.
+/// Reads the file again, applies the options that can change, and logs those that need a new mount.
+/// An invalid file changes nothing.
 pub(crate) fn reload(configuration: &mut Configuration) {
     let new = match configuration.read_again() {
         Ok(new) => new,

@@ -91,9 +91,7 @@ impl Connection {
         let Some(ca) = self.tls_ca.clone() else { return Ok(None) };
         match self.provider.or(address.map(Address::provider)) {
             Some(ProviderKind::Shm) => Err(UsageError::Tls("memory that is mapped cannot be encrypted")),
-            Some(ProviderKind::Rdma) => {
-                Err(UsageError::Tls("what an RDMA device carries cannot be encrypted"))
-            }
+            Some(ProviderKind::Rdma) => Err(UsageError::Tls("data over an RDMA device cannot be encrypted")),
             Some(ProviderKind::Tcp) | None => {
                 let mut files = TlsClientFiles::new(ca);
                 files.name.clone_from(&self.tls_name);

@@ -57,7 +57,7 @@ Examples:
   rfs-fuse --config /etc/rfs/mounts.toml /mnt
                                            use the options that a file has for the mount point
   rfs-fuse scrub /run/rfs/rfs.sock         verify the files of a server with --checksum
-  rfs-fuse status /mnt                     what a running mount does (--watch: again and again)
+  rfs-fuse status /mnt                     the state of a running mount (--watch: again and again)
   rfs-fuse trace /mnt --seconds 2 --out trace.json
                                            single requests of a running mount, for ui.perfetto.dev
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
@@ -290,7 +290,7 @@ pub struct Args {
     #[arg(long, help_heading = "Session")]
     pub(crate) takeover: bool,
 
-    /// What to do once no session can follow the lost one, because the server came back without its
+    /// Action once no session can follow the lost one, because the server came back without its
     /// memory, for example. end: unmount, and end with status 3. remount: unmount, and mount the
     /// server's new export. stay: leave the mount, where every operation fails [default: end, with
     /// --for-swap stay]
@@ -310,9 +310,9 @@ pub struct Args {
     pub(crate) metrics: Option<SocketAddr>,
 
     /// Write each request of the kernel to this file, in Chrome's trace format: the steps until its
-    /// reply, and what was merged, chained, copied or registered. An existing file is replaced.
-    /// With --takeover, later programs write FILE.2 and so on.
-    /// `rfs-fuse trace` records a running mount
+    /// reply, and the requests that were merged, chained, copied or registered. An existing file is
+    /// replaced. With --takeover, later programs write FILE.2 and so on. `rfs-fuse trace` records a
+    /// running mount
     #[arg(long, value_name = "FILE", help_heading = "Trace")]
     pub(crate) trace: Option<PathBuf>,
 

@@ -82,8 +82,8 @@ impl Args {
         self.threads.into()
     }
 
-    /// Returns what happens once no session with the server is possible any more. A mount with a
-    /// swap area stays, because the kernel needs it until `swapoff`.
+    /// Returns the action once no session with the server is possible any more. A mount with a swap
+    /// area stays, because the kernel needs it until `swapoff`.
     pub fn lost_server(&self) -> LostServer {
         let default = if self.for_swap { LostServer::Stay } else { LostServer::End };
         self.lost_server.unwrap_or(default)
@@ -158,7 +158,8 @@ impl Args {
         Some(DetachParams { address, provider, export, key, tls, mount })
     }
 
-    /// Returns what a program needs for a session beside that of this mount, with the same rights.
+    /// Returns the options that a program needs for a session beside that of this mount, with the
+    /// same rights.
     ///
     /// # Errors
     /// The reason why the mount gives no access.

@@ -42,12 +42,12 @@ pub(super) fn io_uring(text: &str) -> Result<IoUring, String> {
     }
 }
 
-/// What happens to a mount once no session with its server can follow the lost one.
+/// The fate of a mount once no session with its server can follow the lost one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LostServer {
     /// Unmount, and end the program with a status of its own.
     End,
-    /// Unmount, and mount what the server has now.
+    /// Unmount, and mount the export that the server has now.
     Remount,
     /// Leave the mount in place. Every operation fails.
     Stay,

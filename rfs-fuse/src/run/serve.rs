@@ -126,7 +126,7 @@ fn start_watchdog(
     started.inspect_err(|e| log::warn!("{NO_WATCHDOG}: {e}")).ok()
 }
 
-/// Returns what the caretaker has to know of a mount.
+/// Returns the facts of a mount that the caretaker has to know.
 fn held_mount(args: &Args, mounted: &Mounted, client: Option<Served<'_>>) -> HeldMount {
     let detach = client.and_then(|served| args.detach_params(served.client.mount()?));
     HeldMount {
@@ -138,13 +138,13 @@ fn held_mount(args: &Args, mounted: &Mounted, client: Option<Served<'_>>) -> Hel
     }
 }
 
-/// What the caretaker knows of a mount, and the locked directory below it.
+/// The facts of a mount that the caretaker knows, and the locked directory below it.
 enum CaredMount {
     Outlives(Continued, HeldMount, Option<File>),
     Ends(Link),
 }
 
-/// What serves a mount. Nothing of it ends before the mount.
+/// The parts that serve a mount. None of them ends before the mount.
 struct Begun {
     answers: Answers,
     ring: Option<Serving>,

@@ -56,7 +56,7 @@ pub(super) enum MountEnd {
     Detached,
 }
 
-/// What a signal does to a mount that is busy.
+/// The effect of a signal on a mount that is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WhenBusy {
     /// The mount is detached.
@@ -65,14 +65,14 @@ pub(super) enum WhenBusy {
     Stay,
 }
 
-/// What a mount does in two cases.
+/// The behaviour of a mount in two cases.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndRules {
     pub(super) when_busy: WhenBusy,
     pub(super) lost_server: LostServer,
 }
 
-/// What ends the wait of a mount.
+/// The event that ends the wait of a mount.
 enum Wait {
     End(MountEnd),
     Signal(i32),

@@ -1,5 +1,5 @@
-//! What a mount gives to programs that reach its server without the kernel: the server, and copies
-//! of its key and TLS files.
+//! The access that a mount gives to programs which reach its server without the kernel: the server,
+//! and copies of its key and TLS files.
 //!
 //! The files are read for each answer, as for each connection of the mount. A copy is a sealed file
 //! in memory, of mode 600, so the program needs no right to read the file itself.

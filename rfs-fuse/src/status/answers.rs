@@ -15,7 +15,7 @@ use rfs_status::{
 use super::{AccessOffer, StatusSource, trace};
 use crate::{fuse::Trace, mount::control};
 
-/// What answers questions about a running mount. Dropping it removes the control socket.
+/// Answers questions about a running mount. Dropping it removes the control socket.
 #[derive(Debug)]
 pub(crate) struct Answers {
     _control: Option<ControlSocket>,

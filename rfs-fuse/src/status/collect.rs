@@ -17,7 +17,7 @@ use crate::{
     mount::connection,
 };
 
-/// What does not change while a mount runs.
+/// The facts that do not change while a mount runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MountFacts {
     pub(crate) mount_point: String,

@@ -1,4 +1,4 @@
-//! `rfs-fuse status [DIR | --all]`: asks running mounts what they do.
+//! `rfs-fuse status [DIR | --all]`: asks running mounts for their status.
 //!
 //! The mount table says which device number a directory has, and that names the control socket of
 //! the mount. So the command waits for no mount that hangs.
@@ -35,7 +35,7 @@ const RESOLVE_LIMIT: Duration = Duration::from_secs(2);
 /// Beginning of the type of a FUSE mount in the mount table.
 const FUSE: &str = "fuse.";
 
-/// Shows what a mount does: its session, requests, latencies, and what waits.
+/// Shows the state of a mount: its session, requests, latencies, and waiting operations.
 ///
 /// The mount answers root and its own user, on a control socket. The command does not touch the
 /// mount itself.

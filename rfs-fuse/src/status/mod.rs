@@ -1,10 +1,10 @@
-//! The status of a mount: its session, what the kernel and the client ask for, and what waits.
+//! The status of a mount: its session, requests of the kernel and of the client, and waiting
+//! operations.
 //!
 //! [`MountStatus`] is a plain value. `collect` makes it from a running mount, `table` renders it
-//! for people, and `metrics` for Prometheus. Its JSON form is what `rfs-fuse status --json` prints:
-//! names of fields stay, new ones may come. `command` is `rfs-fuse status`, and `answers` the side
-//! of the mount. `trace` is
-//! `rfs-fuse trace`. `access` is for programs that use the server themselves.
+//! for people, and `metrics` for Prometheus. `rfs-fuse status --json` prints its JSON form: names
+//! of fields stay, new ones may come. `command` is `rfs-fuse status`, and `answers` the side of the
+//! mount. `trace` is `rfs-fuse trace`. `access` is for programs that use the server themselves.
 
 mod access;
 mod answers;

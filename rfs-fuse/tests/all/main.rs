@@ -90,7 +90,7 @@ mod sessions {
     mod takeover;
 }
 
-/// The program, and what a mount supports.
+/// The program, and the operations that a mount supports.
 mod mount {
     mod affinity;
     mod failure;

@@ -97,7 +97,7 @@ impl Dir {
         self.node_at(path, Follow::Yes).and_then(|node| node.birth()).map_err(at("born", path))
     }
 
-    /// Checks that the user may read, write, or execute (search) what a path names.
+    /// Checks that the user may read, write, or execute (search) the object that a path names.
     ///
     /// # Errors
     /// EACCES if a permission is missing, EROFS for `write` on a read-only mount.

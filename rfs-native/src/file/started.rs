@@ -168,7 +168,8 @@ impl OpenFile {
         if next == QueueHint::Follows {
             prepared = io.prepare_read_known(ino, offset, len);
             if prepared.is_none() {
-                // What follows may wait for the server, and the server for what was started.
+                // The next requests may wait for the server, and the server for those that were
+                // started.
                 io.flush();
             }
         }

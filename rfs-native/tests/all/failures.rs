@@ -101,7 +101,7 @@ fn the_session_ends_with_its_last_file() {
         let sessions = || lender.server.stats().sessions;
         assert_eq!(sessions(), 1);
         file.close().unwrap();
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + WAIT_LIMIT;
         while sessions() > 0 {
             assert!(std::time::Instant::now() < deadline, "the session stays");
             std::thread::sleep(Duration::from_millis(1));

@@ -32,9 +32,9 @@ fn started_requests_end_in_any_form() {
         file.start_write_with(4096, vec![9; 10], false, move |written| {
             reply.send(written.map(|()| Vec::new())).unwrap();
         });
-        assert_eq!(receive.recv_timeout(PATIENCE).unwrap().unwrap(), b"");
+        assert_eq!(receive.recv_timeout(WAIT_LIMIT).unwrap().unwrap(), b"");
         file.start_read_with((4090, 10), false, move |read| send.send(read).unwrap());
-        assert_eq!(receive.recv_timeout(PATIENCE).unwrap().unwrap(), [0, 0, 0, 0, 0, 0, 9, 9, 9, 9]);
+        assert_eq!(receive.recv_timeout(WAIT_LIMIT).unwrap().unwrap(), [0, 0, 0, 0, 0, 0, 9, 9, 9, 9]);
     });
 }
 
@@ -109,7 +109,7 @@ fn the_iterator_of_the_caller_may_wait_or_panic() {
         assert!(started.is_err());
         send.send(file.set_len(0).is_ok())
     });
-    assert_eq!(receive.recv_timeout(PATIENCE), Ok(true));
+    assert_eq!(receive.recv_timeout(WAIT_LIMIT), Ok(true));
 }
 
 /// Catches a thread that sleeps until another one wakes it for each of its requests.

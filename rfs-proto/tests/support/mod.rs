@@ -190,7 +190,7 @@ fn file_requests() -> Vec<(&'static str, Request<'static>)> {
     ]
 }
 
-/// Locks, what sessions cache, and data.
+/// Locks, caches of sessions, and data.
 fn session_requests() -> Vec<(&'static str, Request<'static>)> {
     vec![
         (
@@ -315,7 +315,7 @@ fn file_replies() -> Vec<(&'static str, Reply)> {
     ]
 }
 
-/// Locks, what sessions cache, and checksums.
+/// Locks, caches of sessions, and checksums.
 fn session_replies() -> Vec<(&'static str, Reply)> {
     vec![
         ("0c 8020 01", Reply::Locked(Locked { visits: 4096, alone: true })),

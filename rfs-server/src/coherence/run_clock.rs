@@ -2,8 +2,8 @@
 //!
 //! A server that was stopped, or whose machine was suspended, finds every deadline passed and the
 //! messages of its clients unread. So each waiter for a deadline reads this clock at least every
-//! `LOOK`, and the clock advances by at most `LONGEST` between two readings. Without a waiter there
-//! are no readings, and no deadline that could come too late.
+//! `READING_INTERVAL`, and the clock advances by at most `LONGEST` between two readings. Without a
+//! waiter there are no readings, and no deadline that could come too late.
 //!
 //! # Concurrency
 //! Any thread; one lock, held briefly.
@@ -19,7 +19,7 @@ use seeded_faults::seeded;
 /// Maximum advance between two readings.
 const LONGEST: Duration = Duration::from_secs(1);
 /// Interval in which a waiter reads the clock.
-const LOOK: Duration = Duration::from_millis(500);
+const READING_INTERVAL: Duration = Duration::from_millis(500);
 
 static CLOCK: LazyLock<Mutex<RunClock>> = LazyLock::new(|| Mutex::new(RunClock::new(Instant::now())));
 
@@ -34,7 +34,7 @@ pub(crate) fn now() -> Instant {
 /// Returns the system time until which a waiter for `deadline`, a time of this clock, may sleep
 /// before it reads the clock again.
 pub(crate) fn wake_for(deadline: Instant) -> Instant {
-    Instant::now() + deadline.saturating_duration_since(now()).min(LOOK)
+    Instant::now() + deadline.saturating_duration_since(now()).min(READING_INTERVAL)
 }
 
 #[derive(Debug)]

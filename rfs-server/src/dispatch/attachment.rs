@@ -98,7 +98,7 @@ impl Attachments<'_> {
             return Err(Errno::EPROTONOSUPPORT);
         }
         if options.alone && self.store.eviction.is_some() {
-            // Only its own session may change what an exclusive mount caches.
+            // Only its own session may change files that an exclusive mount caches.
             log::warn!(
                 "session {session}: {client:?} refused: the export evicts files, so no mount has it alone"
             );
@@ -134,7 +134,7 @@ impl Attachments<'_> {
     /// Resumes the session of a mount that has reconnected, in a version of the protocol that may
     /// differ from the earlier one. `regions` are the names of the memory on the new connection.
     /// Messages that may have been lost are sent again. The mount hears of all unlinked inodes that
-    /// it may use: what it said about them may be lost, too, and then it says that again.
+    /// it may use: its messages about them may be lost, too, and then it repeats them.
     pub fn resume(self, session: u64, version: u32, regions: Regions) -> Reply {
         let Some(resumed) = self.sessions.get(session).filter(|session| session.is_attached()) else {
             return Reply::Error(Errno::EPROTO);

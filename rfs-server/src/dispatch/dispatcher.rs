@@ -307,7 +307,7 @@ impl Dispatcher {
         &self.latencies
     }
 
-    /// Returns what sessions wait for, and the figures of the status. Takes short locks only: none
+    /// Returns the waits of sessions, and the figures of the status. Takes short locks only: none
     /// that a thread holds over a request.
     pub fn activity(&self) -> Activity {
         Activity::now(&self.store, &self.sessions, self.scrubs.newest())

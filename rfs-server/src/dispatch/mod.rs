@@ -8,7 +8,7 @@
 //! - `delivery`: delivers grants, recalls, and the replies that wait for them.
 //! - `placement`: finds the files that have data in a store, and moves their data; evicts files.
 //! - `persistence`: restores an export from a log or a snapshot, and describes it for the next.
-//! - `request_table`: what each kind of request is called, carries and waits for.
+//! - `request_table`: the name of each kind of request, its payload, and its waits.
 //! - `attachment`, `exactly_once`: sessions, and requests that take effect once.
 //! - [`Dispatcher`]: owns the state, routes requests, and lends the state to these jobs. Each job
 //!   is a struct of references to the state that it needs.

@@ -1,4 +1,4 @@
-//! What the server has to know of each kind of request. No I/O, no locks, no clock.
+//! Properties of each kind of request, for the server. No I/O, no locks, no clock.
 //!
 //! One table has a row for each request, so the compiler asks for all properties of a new request.
 //!

@@ -142,7 +142,7 @@ fn owner(number: usize) -> Owner {
 
 /// One request to both: its number, the owner's index, the inode and the range.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct LockTarget {
     number: u64,
     who: usize,
     ino: usize,
@@ -150,14 +150,14 @@ struct Asked {
     last: usize,
 }
 
-impl Asked {
+impl LockTarget {
     fn request(self) -> LockRequest {
         let range = LockRange { first: self.first as u64, last: self.last as u64 };
         LockRequest { owner: owner(self.who), class: LockClass::Record, range, pid: 0 }
     }
 
     fn waiting(self, exclusive: bool) -> Waiting {
-        let Asked { number, who, ino, first, last } = self;
+        let LockTarget { number, who, ino, first, last } = self;
         Waiting { ticket: (owner(who).0, number), ino, owner: who, first, last, exclusive, insists: false }
     }
 }
@@ -175,17 +175,17 @@ impl Compared {
     fn perform(
         &mut self,
         step: &Step,
-        asked: Asked,
+        target: LockTarget,
         waiting: Option<usize>,
     ) -> Result<Answers, TestCaseError> {
         let mut refused = Vec::new();
         match *step {
             Step::Set { kind: LockKind::Unlock, .. } => {
-                let got = self.locks.set(asked.ino as u64, asked.request(), LockKind::Unlock, None);
+                let got = self.locks.set(target.ino as u64, target.request(), LockKind::Unlock, None);
                 prop_assert_eq!(got, Ok(LockOutcome::Done));
-                self.model.set(&asked.waiting(false), None);
+                self.model.set(&target.waiting(false), None);
             }
-            Step::Set { kind, waits } => refused = self.lock(asked, kind, waits)?,
+            Step::Set { kind, waits } => refused = self.lock(target, kind, waits)?,
             Step::Stop => {
                 if let Some(at) = waiting {
                     let ticket = self.model.list.remove(at).ticket;
@@ -199,15 +199,15 @@ impl Compared {
                     prop_assert!(self.locks.insist(self.model.list[at].ticket));
                 }
             }
-            Step::Close => self.close(asked)?,
+            Step::Close => self.close(target)?,
         }
         Ok(refused)
     }
 
     /// Requests a lock. Returns the waiters that the model refuses because of it.
-    fn lock(&mut self, asked: Asked, kind: LockKind, waits: bool) -> Result<Answers, TestCaseError> {
-        let w = asked.waiting(kind == LockKind::Exclusive);
-        let got = self.locks.set(asked.ino as u64, asked.request(), kind, waits.then_some(asked.number));
+    fn lock(&mut self, target: LockTarget, kind: LockKind, waits: bool) -> Result<Answers, TestCaseError> {
+        let w = target.waiting(kind == LockKind::Exclusive);
+        let got = self.locks.set(target.ino as u64, target.request(), kind, waits.then_some(target.number));
         let model = &mut self.model;
         let expected = match waits {
             false if model.holders(&w).contains(&true) => Err(Errno::EAGAIN),
@@ -230,8 +230,8 @@ impl Compared {
     }
 
     /// Closes the inode for the session of the owner: its waiters there get errors.
-    fn close(&mut self, asked: Asked) -> Result<(), TestCaseError> {
-        let Asked { who, ino, .. } = asked;
+    fn close(&mut self, target: LockTarget) -> Result<(), TestCaseError> {
+        let LockTarget { who, ino, .. } = target;
         let (session, Compared { locks, model, open }) = (owner(who).0, self);
         locks.closed(session, ino as u64);
         let gone = |w: &Waiting| w.ticket.0 == session && w.ino == ino;
@@ -268,7 +268,7 @@ impl Compared {
             for (at, owners) in bytes.iter().enumerate() {
                 prop_assert!(owners.iter().flatten().count() <= 1 || !owners.contains(&Some(true)));
                 for who in 0..OWNERS {
-                    let probe = Asked { number: 0, who, ino, first: at, last: at }.request();
+                    let probe = LockTarget { number: 0, who, ino, first: at, last: at }.request();
                     let others =
                         owners.iter().enumerate().any(|(other, held)| other != who && held.is_some());
                     prop_assert_eq!(self.locks.conflict(ino as u64, probe, true).is_some(), others);
@@ -319,10 +319,10 @@ proptest! {
         let mut both = Compared::default();
         for (number, (step, who, ino, first, len, index)) in steps.into_iter().enumerate() {
             let last = (first + len - 1).min(BYTES - 1);
-            let asked = Asked { number: number as u64, who, ino, first, last };
+            let target = LockTarget { number: number as u64, who, ino, first, last };
             let waiters = both.model.list.len();
             let waiting = (waiters > 0).then(|| index.index(waiters));
-            let refused = both.perform(&step, asked, waiting)?;
+            let refused = both.perform(&step, target, waiting)?;
             both.compare_answers(refused)?;
             both.compare_bytes()?;
         }

@@ -8,7 +8,7 @@
 //! not that of another client. The name of a FIFO says which process connected.
 //!
 //! # Concurrency
-//! Any thread. One lock over what is known of the FIFOs of this server.
+//! Any thread. One lock over the known state of the FIFOs of this server.
 
 use std::{
     collections::HashMap,

@@ -77,10 +77,10 @@ use crate::{
                 --lend 16G --lend-listen tcp:10.0.0.7:7450 --lend-key /etc/rfs/pagers.key\n  \
         With snapshots that survive a restart of the machine (kill -USR1 makes one at once):\n      \
             rfs-server --memory 4G --memory-dir /dev/shm/rfs --persist /var/lib/rfs\n  \
-        With the options of a file, and what they are:\n      \
+        With the options of a file, and a check of them:\n      \
             rfs-server --config /etc/rfs/server.toml\n      \
             rfs-server --config /etc/rfs/server.toml --check-config\n  \
-        What a running server does, once or every 2 seconds:\n      \
+        The state of a running server, once or every 2 seconds:\n      \
             rfs-server status\n      \
             rfs-server status --watch\n\n\
         When clients can connect, the server prints its addresses, one per line, and then a line that \
@@ -92,7 +92,8 @@ use crate::{
 pub struct Cli {
     /// Read options from this TOML file, too: their names without the dashes, such as memory =
     /// "64G". Options of the command line replace those of the file, and those that they exclude.
-    /// SIGHUP reads the file again, applies what can change, and logs what needs a restart
+    /// SIGHUP reads the file again, applies the options that can change, and logs those that need a
+    /// restart
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -142,7 +143,7 @@ pub struct Cli {
     #[command(flatten)]
     pub pool: PoolArguments,
 
-    /// What the server lends to pagers.
+    /// The memory that the server lends to pagers.
     #[command(flatten)]
     pub lending: LendArguments,
 

@@ -26,7 +26,7 @@ pub(super) enum LendError {
     Address(Address),
 }
 
-/// What the server lends to pagers.
+/// The memory that the server lends to pagers.
 #[derive(Clone, Debug, Default, Args)]
 pub struct LendArguments {
     /// Lend this much memory to pagers (rfs-paging), beside the memory for files: a number of
@@ -57,7 +57,7 @@ impl LendArguments {
         Ok(Some(Lender::listen(&self.lend_listen, &options)?))
     }
 
-    /// Checks what [`start`](Self::start) checks before it takes memory and ports. The server
+    /// Makes the checks of [`start`](Self::start) before it takes memory and ports. The server
     /// listens on `listen`.
     ///
     /// # Errors

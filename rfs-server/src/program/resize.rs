@@ -31,8 +31,8 @@ struct Resized {
 /// Changes the size of an export of a running server, while clients work.
 ///
 /// An export grows up to the largest size that it was started with (--max-memory, max= of
-/// --export), and shrinks down to what is in use. Its free memory then goes back to the system.
-/// A size that is impossible changes nothing. After a restart, the size is that of the server's
+/// --export), and shrinks down to the space in use. Its free memory then goes back to the system. A
+/// size that is impossible changes nothing. After a restart, the size is that of the server's
 /// options again.
 ///
 /// The server answers root and its own user, on a control socket beside its Unix socket.
@@ -91,7 +91,7 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Has a server change a size. Returns what it did, in words for people.
+/// Has a server change a size. Returns its action, in words for people.
 fn change(address: &Address, export: &str, size: u64) -> Result<String, String> {
     let question = format!("{RESIZE}{size} {export}");
     let document = ask(&control_path(address), &question, CHANGE_LIMIT).map_err(|e| e.to_string())?;

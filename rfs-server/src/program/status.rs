@@ -1,4 +1,4 @@
-//! `rfs-server status [SOCKET]`: asks a running server what it does. And `Answers`, the side of
+//! `rfs-server status [SOCKET]`: asks a running server for its status. And `Answers`, the side of
 //! the server: a control socket, and the address of metrics.
 //!
 //! The control socket has the name of the server's first Unix socket with `.status` behind it. A
@@ -34,7 +34,8 @@ pub(super) const POOL: &str = "pool";
 /// Ending of the name of a control socket.
 const ENDING: &str = ".status";
 
-/// Shows what a running server does: exports, sessions, requests, and what waits for which client.
+/// Shows the state of a running server: exports, sessions, requests, and which of them wait for
+/// which client.
 ///
 /// The server answers root and its own user, on a control socket beside its Unix socket. With
 /// --socket-mode or --socket-group it answers every user that can connect.
@@ -128,7 +129,7 @@ pub(super) fn control_path(address: &Address) -> PathBuf {
     }
 }
 
-/// What answers questions about a running server. Drop it before the server shuts down.
+/// Answers questions about a running server. Drop it before the server shuts down.
 #[derive(Debug)]
 pub(super) struct Answers {
     _control: Option<ControlSocket>,

@@ -11,7 +11,7 @@ use service_program::{StopSignals, say};
 
 use crate::server::stores::registry::{EtcdUrl, Registration, StoreRecord};
 
-/// What a store lends, and to which pool.
+/// The memory that a store lends, and its pool.
 #[derive(Debug)]
 pub(super) struct StoreArguments {
     /// Bytes that it lends at most.

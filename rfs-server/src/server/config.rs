@@ -246,7 +246,7 @@ impl Config {
         }
     }
 
-    /// Rejects what a pool of stores cannot do.
+    /// Rejects options that a pool of stores cannot have.
     fn check_stores(&self) -> Result<(), StartError> {
         let Some(stores) = &self.stores else { return Ok(()) };
         let cannot = [

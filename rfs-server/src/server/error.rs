@@ -151,7 +151,7 @@ pub enum StartError {
         /// The damage.
         source: Damage,
     },
-    /// A pool of stores cannot do what an option asks for.
+    /// A pool of stores cannot have an option.
     #[error(
         "{option} cannot be used with --store-at, --pool or --registry: a pool of stores does not support it"
     )]

@@ -172,7 +172,7 @@ fn memories(export: &ExportConfig, config: &Config, object: Option<&Object>) -> 
     Ok((arena, memory("table", export.table_len(), true)?, sums))
 }
 
-/// Returns what changes the size of an export.
+/// Returns the handle that changes the size of an export.
 fn export_size(space: &Arc<Space>, config: &Config, is_object: bool) -> ExportSize {
     let is_rdma = |address: &Address| matches!(address, Address::Rdma { .. });
     ExportSize {

@@ -17,7 +17,7 @@ use crate::{dispatch::Dispatcher, memory_object::previous_clients::PreviousClien
 /// Pause after a failed compaction.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Interval between checks whether clients of previous servers hold memory.
-const LOOK: Duration = Duration::from_millis(20);
+const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Handle of the thread.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ fn work(dispatcher: &Dispatcher, mut before: Option<Instant>, over: &dyn Fn() ->
         if before.take_if(|deadline| *deadline <= Instant::now()).is_some() {
             match over() {
                 true => dispatcher.log_upkeep().before_is_over(),
-                false => before = Some(Instant::now() + LOOK),
+                false => before = Some(Instant::now() + CLIENT_CHECK_INTERVAL),
             }
         }
         pause = None;

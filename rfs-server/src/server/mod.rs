@@ -76,7 +76,7 @@ type ExportSource = (Option<Arc<Object>>, Option<Snapshots>);
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    // Fields are dropped in this order: no session outlives what it uses.
+    // Fields are dropped in this order: no session outlives the parts that it uses.
     running: Arc<HostHandle>,
     _recall_timeout: RecallTimeout,
     _session_reaper: SessionReaper,
@@ -96,7 +96,7 @@ pub struct Server {
     keys: Option<(Mutex<PathBuf>, Arc<Keys>)>,
     tls: Option<Arc<TlsServer>>,
     start: Instant,
-    /// What became of the snapshots of each export that has some.
+    /// The record of the snapshots of each export that has some.
     snapshot_records: HashMap<String, SnapshotRecord>,
 }
 
@@ -553,7 +553,7 @@ mod tests {
         let twice = Config { exports: [config.exports(), config.exports()].concat(), ..config };
         assert!(check_memory(&twice, bound(2 * needed)).is_ok());
         assert!(check_memory(&twice, bound(2 * needed - 1)).is_err());
-        // And what pagers get, also if the files are in memory objects.
+        // And the memory of pagers, also if the files are in memory objects.
         let lent = Config { lent_to_pagers: 1 << 20, ..twice };
         assert!(check_memory(&lent, bound(2 * needed + (1 << 20))).is_ok());
         assert!(check_memory(&lent, bound(2 * needed + (1 << 20) - 1)).is_err());

@@ -24,7 +24,7 @@ use crate::session::{
 /// Pause between two attempts to fence a session at stores.
 const FENCE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Returns what a client says of itself, for the log.
+/// Returns the client's description of itself, for the log.
 fn describe(client: &ClientDescription) -> String {
     let ClientDescription { program, pid, host, user, mount_point, .. } = client;
     let mut parts = vec![program.clone()];

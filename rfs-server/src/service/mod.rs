@@ -384,7 +384,7 @@ impl Service for FileService {
     }
 
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), CallError> {
-        // Errors of operations are replies. What is left is a client that violates the protocol.
+        // Errors of operations are replies. The rest is a client that violates the protocol.
         self.route(peer, request, reply).map_err(CallError::EndSession)
     }
 

@@ -33,7 +33,7 @@ pub struct Connection {
 pub struct SessionClient {
     /// Its connection, or its last one.
     pub connection: Connection,
-    /// What it says about itself.
+    /// Its description of itself.
     pub description: ClientDescription,
     /// Time of the loss of the connection, if it is lost.
     pub lost: Option<Instant>,

@@ -1,4 +1,4 @@
-//! What became of the snapshots of an export, for the status of a server.
+//! The record of the snapshots of an export, for the status of a server.
 //!
 //! # Concurrency
 //! The snapshot thread writes, any thread reads; one lock, held briefly.
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 #[derive(Clone, Debug, Default)]
 pub struct SnapshotRecord(Arc<Mutex<SnapshotHistory>>);
 
-/// What became of the snapshots of an export.
+/// The record of the snapshots of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotHistory {
     /// The newest complete snapshot, of this server or of a previous one.

@@ -86,7 +86,7 @@ pub struct Job {
     pub snapshots: Snapshots,
     /// Idle mark of the dispatcher at the last snapshot; equal marks mean no change since.
     idle_since: Option<u64>,
-    /// What became of the snapshots.
+    /// The record of the snapshots.
     record: SnapshotRecord,
 }
 
@@ -99,7 +99,7 @@ impl Job {
         Job { name, dispatcher, shape, snapshots, idle_since: None, record }
     }
 
-    /// Returns what became of the snapshots, for the time to come, too.
+    /// Returns the record of the snapshots, for the time to come, too.
     pub fn record(&self) -> SnapshotRecord {
         self.record.clone()
     }

@@ -279,8 +279,8 @@ impl Space {
         let all = self.account.lock().arena.quarantined_of();
         for ino in all {
             let account = self.account.lock();
-            // A snapshot ends with its server. The next server determines itself what sessions
-            // without reconnection can reach.
+            // A snapshot ends with its server. The next server determines itself which space
+            // sessions without reconnection can reach.
             let told = |holder| holder != SNAPSHOT && holder != ABANDONED_SESSIONS;
             let (ranges, holders) = account.arena.quarantined(ino, told);
             if !holders.is_empty() {
@@ -299,7 +299,7 @@ impl Space {
     /// Returns the holders of quarantined space of a store, each with an inode and the first
     /// generation of its layout without that space.
     pub fn holders_in(&self, store: u16) -> BTreeSet<(u64, u64, u64)> {
-        // A drain asks again and again. What is quarantined meanwhile, it finds the next time.
+        // A drain asks again and again. It finds space that is quarantined meanwhile the next time.
         if self.quarantined.load(Ordering::Relaxed) == 0 {
             return BTreeSet::new();
         }

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Most bytes that are fetched at once to see whether they are zero.
-const LOOK: usize = 64 << 10;
+const ZERO_CHECK_BYTES: usize = 64 << 10;
 
 /// A store that does not answer. The implementation has logged the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +63,8 @@ pub trait LentMemory: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Ends what [`doubt`](Self::doubt) has noted, at the stores that answer. When an access has
-    /// ended, calls `ended` with its store.
+    /// Ends accesses that [`doubt`](Self::doubt) has noted, at the stores that answer. When an
+    /// access has ended, calls `ended` with its store.
     fn end_doubts(&self, _ended: &mut dyn FnMut(u16)) {}
 }
 
@@ -158,9 +158,9 @@ impl Space {
         match self.home(range.start)? {
             Home::Own(bytes) => Ok(bytes.is_zero(range)),
             Home::Lent(lent, store, offset) => {
-                let mut buffer = vec![0; (range.len as usize).min(LOOK)];
-                for from in (0..range.len).step_by(LOOK) {
-                    let part = &mut buffer[..(range.len - from).min(LOOK as u64) as usize];
+                let mut buffer = vec![0; (range.len as usize).min(ZERO_CHECK_BYTES)];
+                for from in (0..range.len).step_by(ZERO_CHECK_BYTES) {
+                    let part = &mut buffer[..(range.len - from).min(ZERO_CHECK_BYTES as u64) as usize];
                     lent.read(store, offset + from, part)?;
                     if part.iter().any(|byte| *byte != 0) {
                         return Ok(false);

@@ -263,7 +263,7 @@ fn space_of_a_store_in_doubt_waits_for_the_end_of_each_access() {
     held(0);
     space.tidy();
     assert_eq!(space.totals().clean, 8 * BLOCK);
-    // What is given up later is free at once.
+    // Space that is given up later is free at once.
     let ranges = space.allocate(&[want(4 * BLOCK)]).unwrap().concat();
     space.quarantine((1, 1), &ranges, &[]);
     held(0);
@@ -278,7 +278,7 @@ fn resized(space: &Space, len: u64) -> Result<u64, TooSmall> {
     space.resize(len, |_| Ok(()))
 }
 
-/// Catches memory that stays after a shrinking, and a size below what is in use.
+/// Catches memory that stays after a shrinking, and a size below the space in use.
 #[test]
 fn shrinking_zeroes_what_is_dirty_and_returns_its_memory() {
     const MIB: u64 = 1 << 20;

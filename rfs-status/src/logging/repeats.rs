@@ -17,7 +17,7 @@ const MAX_PERIOD: Duration = Duration::from_secs(3600);
 /// Kinds of messages that are remembered.
 const MAX_KINDS: usize = 256;
 
-/// What to write.
+/// The lines to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The message.
@@ -69,8 +69,8 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(super) struct Repeats(HashMap<String, Kind>);
 
-/// Returns what messages of one kind have in common: all but the port of a client at the front.
-/// Each attempt of a client to connect has another port.
+/// Returns the text that messages of one kind have in common: all but the port of a client at the
+/// front. Each attempt of a client to connect has another port.
 fn kind_of(text: &str) -> String {
     let Some((peer, rest)) = text.split_once(": ") else { return text.to_owned() };
     match peer.rsplit_once(':') {

@@ -95,8 +95,8 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-/// An address that is taken and does not serve yet. A program takes it before it does what is hard
-/// to undo.
+/// An address that is taken and does not serve yet. A program takes it before it does work that is
+/// hard to undo.
 #[derive(Debug)]
 pub struct BoundEndpoint {
     address: SocketAddr,

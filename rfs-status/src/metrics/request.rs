@@ -1,11 +1,11 @@
-//! Decides what a request over HTTP gets. No I/O, no locks, no clock.
+//! Decides on the answer to a request over HTTP. No I/O, no locks, no clock.
 
 /// Maximum length of a request's head in bytes.
 pub(super) const MAX_HEAD: usize = 8 << 10;
 /// Maximum number of header lines.
 const MAX_HEADERS: usize = 64;
 
-/// What a request gets.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// More bytes have to arrive.
@@ -18,7 +18,7 @@ pub(super) enum Verdict {
     Refused(u16, &'static str),
 }
 
-/// Returns what the request gets that begins with these bytes.
+/// Returns the answer to the request that begins with these bytes.
 pub(super) fn judge(bytes: &[u8]) -> Verdict {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);

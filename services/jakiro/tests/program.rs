@@ -124,7 +124,7 @@ fn wrong_sizes_and_addresses_are_named_with_the_next_step() {
     }
 }
 
-/// The memory of the process stays near what was given.
+/// The memory of the process stays near the given size.
 #[test]
 fn the_process_takes_the_memory_once() {
     let (address, _dir) = WAYS[0].address();

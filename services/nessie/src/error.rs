@@ -74,7 +74,7 @@ pub enum NessieError {
     Mismatch {
         /// Number of the node.
         node: u16,
-        /// What differs.
+        /// The difference.
         reason: String,
     },
     /// The atomics of a device are not atomic towards those of another device or the processor.

@@ -121,7 +121,7 @@ fn histories_are_linearizable_while_nodes_join_and_leave() {
         let (deployment, nodes) = deployment(provider, 3);
         for round in 0..3_u64 {
             let histories = Histories::new(KEYS);
-            // What an earlier round left has no history.
+            // Entries of an earlier round have no history.
             for key in 0..KEYS {
                 eventually(|| nodes[0].delete(&Histories::key(key)));
             }

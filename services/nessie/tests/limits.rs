@@ -20,7 +20,7 @@ fn one_node(change: impl FnOnce(&mut nessie::NodeOptions)) -> (Deployment, Node)
     (deployment, node)
 }
 
-/// Repeats what an overloaded machine did not end in time.
+/// Repeats work that an overloaded machine did not end in time.
 fn patiently<T>(mut attempt: impl FnMut() -> Result<T, NessieError>) -> Result<T, NessieError> {
     loop {
         match attempt() {

@@ -34,7 +34,7 @@ fn all_nodes_answer(provider: ProviderKind) {
     nodes.iter().for_each(|node| node.wait(LONG).expect("all nodes"));
     for seed in 0..4 {
         let histories = Histories::new(KEYS);
-        // What an earlier round left has no history.
+        // Entries of an earlier round have no history.
         for key in 0..KEYS {
             eventually(|| nodes[0].delete(&Histories::key(key)));
         }

@@ -59,7 +59,7 @@ pub enum PagingError {
     Stopped,
 }
 
-/// What the pager reports while it runs.
+/// A report of the pager while it runs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PagerEvent {

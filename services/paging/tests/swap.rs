@@ -13,7 +13,7 @@ use std::{
 };
 
 const MIB: usize = 1 << 20;
-/// Memory of the program, and what its cgroup lets it have.
+/// Memory of the program, and the limit of its cgroup.
 const MEMORY: usize = 96 * MIB;
 const LIMIT: usize = 32 * MIB;
 /// Name of the cgroup, for the child.

@@ -22,9 +22,9 @@ use crate::{
 };
 
 /// Interval between looks at the session to the master.
-const LOOK: Duration = Duration::from_millis(50);
+const SESSION_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Looks between attempts to register.
-const LOOKS_PER_ATTEMPT: u32 = 10;
+const CHECKS_PER_ATTEMPT: u32 = 10;
 
 /// A memory server of RStore, until it is dropped.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Registration {
         while !self.stop.load(Ordering::Acquire) {
             let is_registered = session.as_ref().is_some_and(|session| session.is_connected());
             if !is_registered && looks == 0 {
-                looks = LOOKS_PER_ATTEMPT;
+                looks = CHECKS_PER_ATTEMPT;
                 match self.register() {
                     Ok(registered) => session = Some(registered),
                     // One line for each reason.
@@ -127,7 +127,7 @@ impl Registration {
                 }
             }
             looks = looks.saturating_sub(1);
-            thread::sleep(LOOK);
+            thread::sleep(SESSION_CHECK_INTERVAL);
         }
     }
 

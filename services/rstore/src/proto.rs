@@ -153,7 +153,7 @@ pub struct LeaseInfo {
     pub millis: u64,
 }
 
-/// What a client learns when it connects.
+/// The facts that a client learns when it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The client's name, also after a new connection.

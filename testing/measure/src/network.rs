@@ -142,7 +142,7 @@ fn port(host: usize) -> String {
     format!("host{host}")
 }
 
-/// Returns the commands that limit what a device sends.
+/// Returns the commands that limit the rate of a device.
 fn limit(device: &str, bytes: u64) -> [String; 2] {
     [
         format!("tc qdisc replace dev {device} root handle 1: htb default 1"),

@@ -78,7 +78,7 @@ unsafe fn send_file(out: c_int, from: c_int, offset: *mut off_t, len: size_t) ->
     })
 }
 
-/// Writes what `read` reads from `start` on to a descriptor, until a write is short.
+/// Writes the bytes that `read` reads from `start` on to a descriptor, until a write is short.
 fn send(out: c_int, start: u64, len: usize, read: impl Fn(&mut [u8], u64) -> Outcome) -> Outcome {
     BUFFER.with_borrow_mut(|buffer| {
         buffer.resize(STEP, 0);

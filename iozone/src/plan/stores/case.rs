@@ -21,7 +21,7 @@ pub enum Case {
     Loopback,
 }
 
-/// A requirement for a ratio of what several stores give to what one store gives.
+/// A requirement for a ratio of the rate of several stores to the rate of one store.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wanted {

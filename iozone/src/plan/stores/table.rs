@@ -15,7 +15,7 @@ use crate::{
     target::Pool,
 };
 
-/// What another command measures.
+/// The measurements of another command.
 pub const ELSEWHERE: &str = "draining a store while users work, and the first use of an added store: `ci/reliability \
                              --over tcp pool` measures them";
 

@@ -14,9 +14,9 @@ use pool_sim::{
 /// Simulate a pool of many stores and clients.
 ///
 /// How does bandwidth grow to a thousand stores? Which node has how many queue pairs and threads?
-/// What moves when stores are added? The program places files by the functions that the server and
-/// RStore use, and simulates requests event by event: each part of a request waits for the link of
-/// its store, then for the machine of its client.
+/// Which data moves when stores are added? The program places files by the functions that the
+/// server and RStore use, and simulates requests event by event: each part of a request waits for
+/// the link of its store, then for the machine of its client.
 ///
 /// Constants come from options, or from a report of `iozone/run --scaling=stores` (--measured). The
 /// model is then also compared with the measured processes.
@@ -92,7 +92,7 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "US", default_value_t = 23.4, value_parser = positive)]
     pub(crate) overhead: f64,
 
-    /// What each session needs at its two ends.
+    /// The needs of each session at its two ends.
     #[command(flatten)]
     pub(crate) each: PerSession,
 

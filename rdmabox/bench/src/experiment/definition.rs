@@ -1,4 +1,4 @@
-//! An experiment: its options, its matrix, and what its report shows.
+//! An experiment: its options, its matrix, and the columns of its report.
 
 use rdmabox::Address;
 

@@ -1,4 +1,4 @@
-//! What the results of an experiment say, in words. No I/O, no locks, no clock.
+//! The results of an experiment in words. No I/O, no locks, no clock.
 
 use crate::report::{
     Entry, Report,

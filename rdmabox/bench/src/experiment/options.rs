@@ -1,4 +1,4 @@
-//! What each option changes: a small fixed load per value, and the counters that differ from the
+//! The effect of each option: a small fixed load per value, and the counters that differ from the
 //! defaults.
 
 use std::collections::BTreeMap;

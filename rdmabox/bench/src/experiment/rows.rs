@@ -16,7 +16,7 @@ const NOISE: f64 = 0.03;
 /// Relative difference of values that are about the same.
 const SAME: f64 = 0.05;
 
-/// What the paper says about a ratio.
+/// The claim of the paper about a ratio.
 #[derive(Clone, Copy, Debug)]
 enum Claim {
     More,

@@ -58,7 +58,7 @@ pub enum Submit {
     Callback,
 }
 
-/// What a poller of callbacks does while no request is outstanding.
+/// The action of a poller of callbacks while no request is outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pollers {

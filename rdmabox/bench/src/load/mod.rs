@@ -89,7 +89,7 @@ pub struct Load {
     /// How replies to sends come.
     #[serde(serialize_with = "as_text")]
     pub calls: CallsBy,
-    /// What pollers of callbacks do while no request is outstanding.
+    /// The action of pollers of callbacks while no request is outstanding.
     pub pollers: Pollers,
     /// How requests are submitted.
     pub submit: Submit,

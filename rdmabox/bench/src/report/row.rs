@@ -11,13 +11,13 @@ pub struct Row {
     pub paper: String,
     /// The value of this run.
     pub model: String,
-    /// What the agreement can prove.
+    /// The strength of the agreement as evidence.
     pub basis: Basis,
     /// How far the model agrees with the paper.
     pub shape: Shape,
 }
 
-/// What an agreement can prove.
+/// The strength of an agreement as evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {

@@ -1,4 +1,4 @@
-//! What the workers of a run share, and how a worker passes the time of the program.
+//! The state that the workers of a run share, and how a worker passes the time of the program.
 
 use std::{
     sync::{
@@ -54,7 +54,7 @@ fn pieces(time: Duration, longest: Duration, stopped: impl Fn() -> bool, mut pas
     }
 }
 
-/// What bounds and slows the requests of a thread.
+/// The bounds on the requests of a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace<'a> {
     /// The run.

@@ -20,8 +20,8 @@ use crate::load::{
     value::Extent,
 };
 
-/// Unused buffers that a thread keeps for each peer. It gives back what a batch took beyond them:
-/// few threads have a batch under way at a time.
+/// Unused buffers that a thread keeps for each peer. It gives back the buffers that a batch took
+/// beyond them: few threads have a batch under way at a time.
 const KEPT: usize = 8;
 
 /// Memory for a page.

@@ -134,7 +134,8 @@ pub(crate) fn populate(memory: &Memory, offset: usize, len: usize) -> io::Result
 pub(crate) struct Pin(Arc<Memory>);
 
 impl Pin {
-    #[cfg_attr(not(feature = "ibverbs"), allow(dead_code))] // Software devices have no physical addresses.
+    // Software devices have no physical addresses.
+    #[cfg_attr(not(feature = "ibverbs"), allow(dead_code))]
     pub(crate) fn new(memory: &Arc<Memory>) -> Pin {
         *memory.pins.write() += 1;
         Pin(Arc::clone(memory))

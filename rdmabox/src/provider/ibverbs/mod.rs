@@ -3,7 +3,7 @@
 //! [`Library::open`] loads `libibverbs.so.1`, and [`Library::devices`] lists the devices.
 //! [`IbvDevice::open`] opens one as a [`Device`](crate::verbs::Device) with reliable connected
 //! queue pairs. The C library is loaded at run time, so a program with this feature starts on
-//! machines without it and reports what is missing. Only types are used from `ibverbs-sys`.
+//! machines without it and reports the missing part. Only types are used from `ibverbs-sys`.
 //!
 //! - `discovery`: devices, their ports and GIDs as values, and the selection of one.
 //! - `raw`: the C library and its objects.

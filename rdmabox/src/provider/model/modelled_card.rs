@@ -61,7 +61,7 @@ impl ModelledCard {
         self.clock.timing()
     }
 
-    /// Returns what the card has counted so far.
+    /// Returns the counters of the card.
     pub fn counters(&self) -> CardCounters {
         CardCounters { busy_ns: self.clock.worked(), ..self.advanced().counters }
     }

@@ -56,7 +56,7 @@ impl ModelQp {
         ModelQp { inner, line }
     }
 
-    /// Posts to the inner queue pair, and passes what it takes to the card.
+    /// Posts to the inner queue pair, and passes the accepted requests to the card.
     fn post_all(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
         let mut held = self.line.held.lock();
         if held.has_failed() {

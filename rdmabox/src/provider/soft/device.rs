@@ -213,7 +213,7 @@ mod tests {
             assert!(region.revoke());
             assert_eq!(qp.state(), QpState::Err);
             assert!(qp.tx().is_empty());
-            // The memory has another owner: what the peer still sends does not arrive.
+            // The memory has another owner: bytes that the peer still sends do not arrive.
             memory.write(4096, &[2; 4096]);
             let _ = peer.write_all(&[1; 4096]);
             while let Ok(1..) = std::io::Read::read(&mut peer, &mut [0; 4096]) {}

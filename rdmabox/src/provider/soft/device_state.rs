@@ -1,4 +1,4 @@
-//! What protection domains and queue pairs share with their device.
+//! The state that protection domains and queue pairs share with their device.
 //!
 //! # Concurrency
 //! Any thread may use it; `engine_look` is a leaf lock.

@@ -115,7 +115,7 @@ impl<B> Started<B> {
     }
 
     /// Makes sure that its requests are posted, or wait for room, because its owner is about to
-    /// wait. Posts what this thread has plugged as well.
+    /// wait. Posts the requests that this thread has plugged as well.
     fn unplug(&mut self) {
         self.runtime.flush_plug();
         if std::mem::take(&mut self.is_plugged) && !self.is_done() && self.ticket.unsettled_cq().is_none() {

@@ -7,9 +7,9 @@
 //! # Concurrency
 //! Runs on callers' threads and on pollers. A lane's queue is locked to take requests out of it.
 //! Memory is released and owners are notified without any lock, except for the leader lock of
-//! `cq_wait`. Then `dispatch` posts what the merge queues still hold: under the leader it tries the
-//! combiners, and takes the locks of a post below them. It blocks for a combiner's lock only to
-//! queue the parts of a refused request.
+//! `cq_wait`. Then `dispatch` posts the requests that the merge queues still hold: under the leader
+//! it tries the combiners, and takes the locks of a post below them. It blocks for a combiner's
+//! lock only to queue the parts of a refused request.
 
 use std::{
     sync::Arc,
@@ -344,7 +344,7 @@ impl Runtime {
     /// Runs a caller's callback.
     pub(crate) fn call_back(&self, callback: impl FnOnce()) {
         self.stats.callbacks.inc();
-        // What it starts leaves as one list.
+        // The requests that it starts leave as one list.
         self.plugged(|| as_callback(callback));
     }
 

@@ -6,10 +6,10 @@
 //! for a started request drains it first. A request that finds nothing under way is posted at
 //! once, and so is every request if no thread would drain the queue.
 //!
-//! If no thread polls, a thread of the session ticks: it posts what was left for a whole tick,
-//! because the starting thread has turned to other work. Ticks end when nothing is left for some
-//! time. If requests are left for too long several times in a row, further ones are posted at once
-//! for a while.
+//! If no thread polls, a thread of the session ticks: it posts requests that were left for a whole
+//! tick, because the starting thread has turned to other work. Ticks end when nothing is left for
+//! some time. If requests are left for too long several times in a row, further ones are posted at
+//! once for a while.
 //!
 //! The same thread relieves combiners. A thread that posts for others for a whole `Shift` hands
 //! the queue over to it, and returns to its caller.
@@ -164,8 +164,8 @@ impl Runtime {
         woken
     }
 
-    /// Combines the queues that were handed over. Returns true if there were any. Also posts what
-    /// was left then: a busy direction must not keep the other one waiting.
+    /// Combines the queues that were handed over. Returns true if there were any. Also posts
+    /// requests that was left then: a busy direction must not keep the other one waiting.
     fn combine_handed_over(&self) -> bool {
         let mut any = false;
         for direction in [READ, WRITE] {

@@ -1,4 +1,4 @@
-//! The way of a request: from its submission to its completion, and what drives it.
+//! The way of a request: from its submission to its completion, and the threads that drive it.
 
 mod async_request;
 mod busy_poll;

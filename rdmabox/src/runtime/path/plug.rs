@@ -66,7 +66,7 @@ impl Runtime {
         }
     }
 
-    /// Returns true if this thread has a plug that holds back what it starts now.
+    /// Returns true if this thread has a plug that holds back the requests that it starts now.
     pub(super) fn has_plug(&self) -> bool {
         PLUGGED.with(Cell::get).runtime == self.address()
     }

@@ -61,8 +61,8 @@ impl Gathering {
         self.ticking.load(Ordering::SeqCst)
     }
 
-    /// Declares that a thread will tick, which takes what was left before this call. Returns true
-    /// if none did before: the caller has to wake that thread.
+    /// Declares that a thread will tick, which takes the requests that were left before this call.
+    /// Returns true if none did before: the caller has to wake that thread.
     pub(crate) fn start_ticking(&self) -> bool {
         !self.ticking.swap(true, Ordering::SeqCst)
     }
@@ -79,7 +79,7 @@ impl Gathering {
         self.handed_over[direction].swap(false, Ordering::SeqCst)
     }
 
-    /// Declares that no thread ticks. The caller has to take and flush what was left.
+    /// Declares that no thread ticks. The caller has to take and flush the requests that were left.
     pub(crate) fn stop_ticking(&self) {
         self.ticking.swap(false, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Traces of single requests: what became of each on its way through the runtime.
+//! Traces of single requests: the fate of each on its way through the runtime.
 //!
 //! A program gives a session a [`Tracer`] with a [`TraceSink`] of its own
 //! ([`SessionOptions::trace`](crate::SessionOptions::trace)), and switches it on and off. The sink

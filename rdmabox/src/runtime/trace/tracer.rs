@@ -90,8 +90,8 @@ impl Tracer {
         }
     }
 
-    /// Marks what this thread submits, until the scope is dropped, as part of a request of the
-    /// program. Zero stands for no request.
+    /// Marks requests that this thread submits, until the scope is dropped, as part of a request of
+    /// the program. Zero stands for no request.
     #[must_use = "the scope ends when it is dropped"]
     pub fn enter(self: &Arc<Tracer>, request: u64) -> RequestScope {
         TracedRequest::new(Arc::clone(self), request).enter()

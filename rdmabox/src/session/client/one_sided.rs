@@ -268,7 +268,8 @@ impl Session {
     /// ([`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add),
     /// [`fetch_op`](Self::fetch_op)), with an aligned 8-byte [`Op::Write`] of
     /// [`execute`](Self::execute), or with an aligned store of a processor of the host. A request
-    /// that is issued after the return sees what the writer made visible before it stored the word.
+    /// that is issued after the return sees all that the writer made visible before it stored the
+    /// word.
     ///
     /// | provider | why the word is whole |
     /// |-|-|
@@ -276,7 +277,7 @@ impl Session {
     /// | TCP | the host loads it with one atomic instruction, before it answers |
     /// | RDMA | devices read memory in aligned cache lines, and a word never crosses one |
     ///
-    /// Over RDMA this is what devices do. The specification promises nothing for READs.
+    /// Devices do this over RDMA. The specification promises nothing for READs.
     ///
     /// The request does not merge with others.
     ///

@@ -90,8 +90,8 @@ impl Session {
     /// # Panics
     /// This method does not panic. A panic of `done` is contained: the thread that runs it, the
     /// session and the other callbacks go on, and the crate logs its message as an error
-    /// ([Log](crate#log)). What `done` owned is dropped, so the program may wait for a callback
-    /// that never reports. The same holds for the callbacks of all other requests.
+    /// ([Log](crate#log)). The values that `done` owned are dropped, so the program may wait for a
+    /// callback that never reports. The same holds for the callbacks of all other requests.
     pub fn write_then<B: SendBuf>(
         &self,
         remote: RemoteAddr,

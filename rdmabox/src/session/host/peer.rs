@@ -60,8 +60,8 @@ pub trait Service: Send + Sync + 'static {
     /// client that keeps memory from [`Session::map`](crate::Session::map) can still read it.
     ///
     /// Without a lease it is never called for a client that is stopped or cut off. This is the
-    /// place to free what the client had claimed in memory:
-    /// [Claims and lost clients](crate::guide#claims-and-lost-clients).
+    /// place to free the client's claims in memory: [Claims and lost
+    /// clients](crate::guide#claims-and-lost-clients).
     fn disconnected(&self, peer: &Peer) {
         let _ = peer;
     }

@@ -1,4 +1,4 @@
-//! A device with what sessions on it share.
+//! A device with the parts that sessions on it share.
 //!
 //! # Concurrency
 //! Any thread may use it.

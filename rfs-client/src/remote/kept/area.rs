@@ -1,4 +1,4 @@
-//! A file in memory, mapped shared: what is stored in it outlives the process.
+//! A file in memory, mapped shared: its bytes outlive the process.
 //!
 //! One process maps it at a time. The next process maps it after the end of the previous one, and
 //! sees each of its stores.

@@ -1,8 +1,8 @@
 //! State of a mount that outlives its process.
 //!
-//! A [`KeptState`] is memory that another process holds, too. The client writes down in it what
-//! the server cannot tell the next process: the identity of the mount, references to inodes,
-//! opens, locks, and the calls in flight. The next process opens it, and
+//! A [`KeptState`] is memory that another process holds, too. The client notes in it all that the
+//! server cannot tell the next process: the identity of the mount, references to inodes, opens,
+//! locks, and the calls in flight. The next process opens it, and
 //! [`Client::connect_kept`](crate::Client::connect_kept) continues the session of the dead one.
 //!
 //! The kernel sends again each request that has no answer. A [`RequestScope`] stands for one

@@ -96,7 +96,7 @@ impl RequestScope {
         self.note(&[(ino, counter as u8, amount)]);
     }
 
-    /// Notes effects, all at once: values, what they are, and amounts.
+    /// Notes effects, all at once: values, their kinds, and amounts.
     fn note(&self, effects: &[(u64, u8, i64)]) {
         let mut state = self.state.lock();
         if state.is_over {

@@ -66,7 +66,7 @@ pub(crate) struct StoreLinks {
     reached: Arc<AtomicBool>,
 }
 
-/// What is known of a store.
+/// The known state of a store.
 #[derive(Debug, Default)]
 struct StoreState {
     /// The way to the store, once the server has told it.

@@ -94,7 +94,7 @@ impl Adapter {
         Arc::clone(&self.counts)
     }
 
-    /// Returns what lists the lock requests that wait.
+    /// Returns the source for lists of waiting lock requests.
     pub fn lock_waits(&self) -> LockWaits {
         self.locks.waits()
     }

@@ -1,4 +1,4 @@
-//! What the kernel caches of a mount: how long, which pages, and how it drops them.
+//! The kernel's cache of a mount: how long, which pages, and how it drops them.
 //!
 //! [`lifetimes`] has the cache times in replies. [`handles`] has the open files, with the
 //! [`page_ranges`] that the kernel may have read. [`recalls`] passes the server's recalls on,

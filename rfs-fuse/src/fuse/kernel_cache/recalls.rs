@@ -80,7 +80,7 @@ const WAITING: u8 = 0;
 const DONE: u8 = 1;
 const LATE: u8 = 2;
 
-/// What is dropped a second time.
+/// Names or attributes that are dropped a second time.
 enum SecondDrop {
     /// The names of an inode expire.
     NamesOf(u64),
@@ -148,7 +148,7 @@ struct Queue {
     workers: Vec<JoinHandle<()>>,
     idle: usize,
     stop: bool,
-    /// What is dropped again, and when.
+    /// The second drops, with their times.
     second_drops: VecDeque<(Instant, SecondDrop)>,
 }
 
@@ -231,8 +231,8 @@ impl Recalls {
         self.shared.start(Job::new(&self.shared.client, &recall));
     }
 
-    /// Has a worker make the kernel look a name up at its next use, after a rename. What is mounted
-    /// there stays mounted, unless the kernel is too old to expire a name.
+    /// Has a worker make the kernel look a name up at its next use, after a rename. A file system
+    /// that is mounted there stays mounted, unless the kernel is too old to expire a name.
     pub(in crate::fuse) fn revalidate_name_later(&self, parent: u64, name: &[u8]) {
         let recall = Recall::Name { parent, name: name.to_vec() };
         self.shared.start(Job { expires: true, ..Job::new(&self.shared.client, &recall) });

@@ -68,7 +68,7 @@ impl Locks {
         }
     }
 
-    /// Returns what lists the requests that wait.
+    /// Returns the source for lists of waiting requests.
     pub(super) fn waits(&self) -> LockWaits {
         LockWaits::new(&self.shared)
     }

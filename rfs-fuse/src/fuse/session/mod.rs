@@ -130,7 +130,8 @@ pub trait Filesystem: Send + Sync + 'static {
     /// Negotiates with the kernel, before the first request.
     fn init(&mut self, config: &mut KernelConfig);
 
-    /// Returns what a next process needs of the negotiation to continue the kernel's session.
+    /// Returns the part of the negotiation that a next process needs to continue the kernel's
+    /// session.
     fn negotiated(&self) -> [u64; 3] {
         [0; 3]
     }

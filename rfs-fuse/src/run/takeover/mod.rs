@@ -37,7 +37,7 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 /// Exit codes of programs that a signal has ended begin here.
 const KILLED: u8 = 128;
 
-/// What this process is.
+/// The role of this process.
 pub(in crate::run) enum Prepared {
     /// It serves, for a caretaker if there is one.
     Serve(Option<(Link, Option<Kept>)>),

@@ -84,7 +84,7 @@ fn df_and_writes_follow_the_size_of_an_export() {
         file.write_all_at(&bytes, bytes.len() as u64).expect("written");
         drop(file);
         assert!(fs::read(other.path("file")).expect("read") == bytes.repeat(2));
-        // What is used, once the space ahead of need is back.
+        // The space in use, once the space ahead of need is back.
         assert!(lender.server.resize("rfs", (4 << 20) - BLOCK).is_err());
         assert_eq!(lender.server.resize("rfs", 4 << 20).expect("shrunk"), (8 << 20, 4 << 20));
         assert_eq!([&mount, &other].map(|mount| totals(&mount.point).0), [1024; 2]);

@@ -106,7 +106,7 @@ fn an_untrusted_server_and_a_missing_tls_get_a_reason() {
     // Combinations that cannot be encrypted are refused before connecting.
     for (address, why) in [
         (plain.address(Over::Shm), "memory that is mapped cannot be encrypted"),
-        ("rdma:127.0.0.1:1".into(), "what an RDMA device carries cannot be encrypted"),
+        ("rdma:127.0.0.1:1".into(), "data over an RDMA device cannot be encrypted"),
     ] {
         let said = refusal(&address, &["--tls-ca", &ca], 2);
         assert_eq!(said, format!("rfs-fuse: --tls-ca is for servers at tcp:host:port: {why}"));

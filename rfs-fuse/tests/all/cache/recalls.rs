@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Lender, Mount, Over, PATIENCE, each, eventually, mapped::Mapped, pattern};
+use crate::common::{Lender, Mount, Over, WAIT_LIMIT, each, eventually, mapped::Mapped, pattern};
 use rustix::{
     fs::{CWD, RenameFlags, XattrFlags, renameat_with},
     process::Signal,
@@ -213,7 +213,7 @@ fn a_name_is_looked_up_again_a_second_after_a_change_of_owner() {
         chown(&here, Some(5), None).expect("chown");
         assert!(is_looked_up(5), "the next walk asks");
         while !is_looked_up(5) {
-            assert!(began.elapsed() < PATIENCE, "it holds");
+            assert!(began.elapsed() < WAIT_LIMIT, "it holds");
             thread::sleep(Duration::from_millis(20));
         }
         assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());

@@ -29,7 +29,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
 /// Time limit for everything that a test waits for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A user without privileges.
 pub(crate) const NOBODY: u32 = 65534;
@@ -375,9 +375,9 @@ pub(crate) fn exit_of(child: &mut Child) -> ExitStatus {
     status.expect("ended")
 }
 
-/// Repeats `is_so` until it returns true. Returns false after [`PATIENCE`].
+/// Repeats `is_so` until it returns true. Returns false after [`WAIT_LIMIT`].
 pub(crate) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_LIMIT;
     while Instant::now() < end {
         if is_so() {
             return true;

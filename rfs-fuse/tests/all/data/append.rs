@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use crate::common::{Lender, Mount, NOBODY, Over, PATIENCE, each, pairs, providers, shell_as};
+use crate::common::{Lender, Mount, NOBODY, Over, WAIT_LIMIT, each, pairs, providers, shell_as};
 use rdmabox::{Op, RemoteAddr, Session, SessionOptions};
 use rfs_proto::{
     Attached, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request,
@@ -105,7 +105,7 @@ fn a_concurrent_reader_sees_only_appended_bytes() {
             // Reads through the page cache of one mount, at the end of the file.
             let mut file = File::open(&path).expect("opened");
             let (mut bytes, mut next) = (Vec::new(), [0; 2]);
-            let give_up = Instant::now() + PATIENCE;
+            let give_up = Instant::now() + WAIT_LIMIT;
             while next != [RECORDS; 2] {
                 assert!(Instant::now() < give_up, "{next:?}");
                 file.read_to_end(&mut bytes).expect("read");

@@ -113,7 +113,7 @@ fn a_copy_goes_16_mib_at_a_time() {
     });
 }
 
-/// Selects what the mapper process does: unmap, msync, or close.
+/// Selects the action of the mapper process: unmap, msync, or close.
 const MAPPER: &str = "RFS_TEST_MAPPER";
 
 /// Maps a file, modifies the mapping, and unmaps it, possibly after msync. Both calls wait for

@@ -20,7 +20,7 @@ const WRITEBACK: &[&str] = &["--cache", "writeback"];
 /// Long enough for a running mount to renew it on a busy machine.
 const LEASE: Duration = Duration::from_secs(6);
 
-/// What a mount with the writeback cache has written is what the next mount reads.
+/// The next mount reads the bytes that a mount with the writeback cache has written.
 #[test]
 fn a_writeback_mount_writes_to_the_right_stores() {
     for (over, count) in [(Over::Shm, 1), (Over::Tcp, 3)] {

@@ -129,8 +129,8 @@ fn mount_8_finds_the_helper_by_the_type() {
     }
 }
 
-/// What mount(8) passes differs from what users write: `remount` comes with the options of the
-/// mount table. Needs a namespace with an /sbin of its own.
+/// The options that mount(8) passes differ from those that users write: `remount` comes with the
+/// options of the mount table. Needs a namespace with an /sbin of its own.
 #[test]
 fn mount_8_mounts_from_fstab_and_remounts() {
     const SCRIPT: &str = r#"

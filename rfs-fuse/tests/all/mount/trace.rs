@@ -53,7 +53,7 @@ impl Events {
         self.0.iter().filter(move |event| text(event, "cat") == category && text(event, "ph") == phase)
     }
 
-    /// Returns what the last event tells.
+    /// Returns the content of the last event.
     fn state(&self) -> (&str, u64) {
         let args = &self.0.last().expect("an event")["args"];
         (args["state"].as_str().expect("a state"), args["dropped"].as_u64().expect("a number"))

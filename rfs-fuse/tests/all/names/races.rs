@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Lender, Mount, Over, PATIENCE, long};
+use crate::common::{Lender, Mount, Over, WAIT_LIMIT, long};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 const MIB: u64 = 1 << 20;
@@ -33,7 +33,7 @@ impl Meeting {
     /// Waits for the other thread. `nth` counts the meetings from 1.
     fn meet(&self, nth: u32) {
         self.0.fetch_add(1, Ordering::AcqRel);
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + WAIT_LIMIT;
         while self.0.load(Ordering::Acquire) < 2 * nth {
             assert!(Instant::now() < give_up, "the other side does not come");
             thread::yield_now();
@@ -277,7 +277,7 @@ fn race_a_replacement(flags: RenameFlags) {
                 if is_first {
                     let both = || [&mounts[0], &mounts[1]].map(|mount| inodes(mount, names));
                     // A name that was recalled during a rename is dropped right after it.
-                    let give_up = Instant::now() + PATIENCE;
+                    let give_up = Instant::now() + WAIT_LIMIT;
                     let mut shown = both();
                     while shown[0] != shown[1] && Instant::now() < give_up {
                         thread::yield_now();

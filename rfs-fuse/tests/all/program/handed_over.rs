@@ -121,7 +121,7 @@ fn an_ordinary_user_serves_a_mount_of_its_user_namespace() {
     other.unmount();
 }
 
-/// Catches an end that unmounts what another program has mounted, or that loses written data.
+/// Catches an end that unmounts a mount of another program, or that loses written data.
 #[test]
 fn the_end_leaves_the_mount_to_the_program_that_made_it() {
     let (lender, files) = (lender(), directory());

@@ -51,7 +51,7 @@ impl Lender {
         let mut options = MountOptions::for_user(ROOT);
         options.provider = Some(provider);
         // Other tests may occupy the processors.
-        (options.connect_timeout, options.timeout) = (PATIENCE, PATIENCE);
+        (options.connect_timeout, options.timeout) = (WAIT_LIMIT, WAIT_LIMIT);
         change(&mut options);
         Mount::connect_to(self.address(provider), &options).expect("mounted")
     }
@@ -103,7 +103,7 @@ pub(crate) fn calls(mount: &Mount) -> u64 {
 }
 
 /// Time limit for events that have to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) const ENOENT: i32 = 2;
 pub(crate) const EBADF: i32 = 9;

@@ -31,23 +31,23 @@ use crate::{
 };
 
 /// The longest time that a request waits for freed space which a session or a snapshot can reach.
-const PATIENCE: Duration = Duration::from_secs(2);
+const FREED_SPACE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest time for which a request evicts files.
-const EFFORT: Duration = Duration::from_secs(5);
+const EVICTION_TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two looks at that space.
-const LOOK: Duration = Duration::from_millis(5);
+const FREED_SPACE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How often a request that finds no space is tried again with more space.
-const TRIES: u32 = 4;
+const MAX_TRIES: u32 = 4;
 /// The least space by which a request is tried again with more.
-const STEP: u64 = 1 << 20;
+const RETRY_STEP: u64 = 1 << 20;
 /// After this many candidates in turn that have no space to hand out again, a run ends.
-const FRUITLESS: u64 = 1000;
+const MAX_FRUITLESS_CANDIDATES: u64 = 1000;
 /// The shortest sleep of the evictor if no request rings.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 /// The shortest time between two lines of the log.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// What a request may lack.
+/// The space or inode that a request may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dispatch) enum Need {
     /// Space for a range of a file: its inode, the first byte, and the end.
@@ -57,7 +57,7 @@ pub(in crate::dispatch) enum Need {
 }
 
 impl Need {
-    /// Returns what a request may lack; `None` if it takes no space and no inode.
+    /// Returns the need of a request; `None` if it takes no space and no inode.
     pub(in crate::dispatch) fn of(request: &Request<'_>) -> Option<Need> {
         let (ino, offset, len) = match *request {
             Request::Allocate { ino, offset, len } | Request::Fallocate { ino, offset, len, .. } => {
@@ -93,7 +93,7 @@ enum Quarantined {
     Excluded,
 }
 
-/// What the eviction of an export has done.
+/// The activity of the eviction of an export.
 #[derive(Clone, Copy, Debug)]
 pub struct EvictionActivity {
     /// The rules.
@@ -122,7 +122,7 @@ impl Evictions<'_> {
             let Some(fate) = self.evict_next(eviction, shortage) else { break };
             self.store.space.tidy();
             fruitless = if fate == Fate::GivesNothing { fruitless + 1 } else { 0 };
-            let goes_on = shortage.is_some() && fruitless < FRUITLESS;
+            let goes_on = shortage.is_some() && fruitless < MAX_FRUITLESS_CANDIDATES;
             shortage = self.filling().shortage().filter(|_| goes_on);
         }
         let now = self.clock.now();
@@ -134,7 +134,7 @@ impl Evictions<'_> {
         until.into_iter().chain(unsaid).chain(eviction.policy().longest_pause()).min()
     }
 
-    /// Returns what the eviction has done; `None` if the export has no eviction.
+    /// Returns the activity of the eviction; `None` if the export has no eviction.
     pub fn activity(self) -> Option<EvictionActivity> {
         let eviction = self.store.eviction.as_deref()?;
         let (counts, now) = (eviction.counts(), self.clock.now());
@@ -175,11 +175,12 @@ impl Evictions<'_> {
         let (mut waiting, mut tries, mut wanted) = (None, 0, lack);
         loop {
             let quarantined = if tries == 0 { Quarantined::Counts } else { Quarantined::Excluded };
-            let can_be_met = start.elapsed() < EFFORT && self.is_attainable(eviction, lack, quarantined);
+            let can_be_met =
+                start.elapsed() < EVICTION_TIME_LIMIT && self.is_attainable(eviction, lack, quarantined);
             if can_be_met {
                 let has_more = self.is_attainable(eviction, wanted, quarantined);
                 let room = if has_more { wanted } else { lack };
-                self.evict_until(eviction, (room, quarantined), start + EFFORT);
+                self.evict_until(eviction, (room, quarantined), start + EVICTION_TIME_LIMIT);
             }
             self.store.space.tidy();
             let outcome = retry();
@@ -188,21 +189,21 @@ impl Evictions<'_> {
             }
             let may_come = self.store.space.open_totals().quarantined > 0
                 && self.is_attainable(eviction, lack, Quarantined::Counts);
-            waiting = match may_come && start.elapsed() < PATIENCE {
+            waiting = match may_come && start.elapsed() < FREED_SPACE_TIMEOUT {
                 true => waiting.or_else(Eviction::try_wait),
                 false => None,
             };
             if waiting.is_some() {
-                thread::sleep(LOOK);
+                thread::sleep(FREED_SPACE_POLL_INTERVAL);
                 continue;
             }
             tries += 1;
-            if !can_be_met || tries == TRIES {
+            if !can_be_met || tries == MAX_TRIES {
                 eviction.count_failure();
                 return full;
             }
             if lack.bytes > 0 && tries > 1 {
-                wanted.bytes = wanted.bytes.saturating_add(lack.bytes.max(STEP));
+                wanted.bytes = wanted.bytes.saturating_add(lack.bytes.max(RETRY_STEP));
             }
         }
     }
@@ -308,7 +309,7 @@ impl Evictions<'_> {
         }
     }
 
-    /// Returns what has to be free for a request.
+    /// Returns the room that has to be free for a request.
     fn lack(self, need: Need) -> Room {
         let Need::Range(ino, offset, end) = need else { return Room { bytes: 0, inodes: 1 } };
         let (first, end) = (offset / BLOCK * BLOCK, block_up(end));

@@ -1,4 +1,4 @@
-//! What the sessions of an export do and wait for, for the status of a server.
+//! Requests and waits of the sessions of an export, for the status of a server.
 //!
 //! # Concurrency
 //! Any thread. The locks of the recalls, of the file locks and of the allocator are taken one after

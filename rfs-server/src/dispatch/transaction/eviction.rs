@@ -1,4 +1,4 @@
-//! What a transaction tells the candidates for eviction, and the transaction that evicts a file.
+//! Reports of a transaction to the candidates for eviction, and the transaction that evicts a file.
 //!
 //! # Concurrency
 //! Belongs to a transaction. It takes the lock of the candidates under its shards, for moments. All
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// What became of a candidate.
+/// The fate of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dispatch) enum Fate {
     /// It is gone, with its bytes.

@@ -17,7 +17,7 @@ pub(super) use self::{
 };
 use super::cli::Cli;
 
-/// What a file can have, beside the definition of the command line.
+/// The entries that a file can have, beside the definition of the command line.
 const RULES: Rules<'static> = Rules {
     config: "config",
     line_only: &["config", "check-config", "new-key", "key-file"],

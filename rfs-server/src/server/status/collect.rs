@@ -243,7 +243,7 @@ fn session_status(
     }
 }
 
-/// Adds what is known of the client of a session.
+/// Adds the known facts about the client of a session.
 fn with_client(status: SessionStatus, client: &SessionClient) -> SessionStatus {
     let SessionClient { connection, description, lost } = client;
     let filled = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());

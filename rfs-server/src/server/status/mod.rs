@@ -1,8 +1,8 @@
-//! The status of a server: what it lends, to which clients, and what waits.
+//! The status of a server: the memory that it lends, its clients, and waiting operations.
 //!
 //! [`ServerStatus`] is a plain value. `collect` makes it from a running server, `table` renders it
-//! for people, and `metrics` for Prometheus. Its JSON form is what `rfs-server status --json`
-//! prints: names of fields stay, new ones may come. No I/O, no locks, no clock.
+//! for people, and `metrics` for Prometheus. `rfs-server status --json` prints its JSON form: names
+//! of fields stay, new ones may come. No I/O, no locks, no clock.
 
 mod collect;
 mod collect_pool;

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Interval at which the thread looks for stores that drain.
-const LOOK: Duration = Duration::from_millis(200);
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause before another attempt, when space is missing or a store does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 /// Interval at which acknowledgements are looked for.
@@ -41,9 +41,9 @@ pub(in crate::server) fn start_drainer(
 ) -> io::Result<StoreThread> {
     let (stores, dispatcher) = (Arc::clone(stores), Arc::clone(dispatcher));
     StoreThread::start("rfs-drain", "drains stores", move |stopped| {
-        let mut pause = LOOK;
+        let mut pause = DRAIN_CHECK_INTERVAL;
         while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-            pause = LOOK;
+            pause = DRAIN_CHECK_INTERVAL;
             for store in stores.members().iter().filter(|store| store.drain.is_on()) {
                 let work = Work { dispatcher: &dispatcher, store, stopped };
                 if work.run().is_break() {

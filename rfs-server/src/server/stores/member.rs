@@ -1,4 +1,4 @@
-//! A store of the pool, and what the server knows of it.
+//! A store of the pool, and the server's knowledge of it.
 //!
 //! # Concurrency
 //! Any thread. Atomics for the state.

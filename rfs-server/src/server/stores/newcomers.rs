@@ -25,7 +25,7 @@ use super::{
 use crate::{dispatch::Dispatcher, space::account::Space};
 
 /// Interval at which the thread looks for stores. It asks no store and no registry for that.
-const LOOK: Duration = Duration::from_millis(200);
+const STORE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause before another attempt to add a store.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -40,14 +40,14 @@ pub(in crate::server) fn start_newcomers(
     let (stores, dispatcher) = (Arc::clone(stores), Arc::clone(dispatcher));
     let thread = StoreThread::start("rfs-newcomers", "adds stores", move |stopped| {
         let mut newcomers = Newcomers::default();
-        while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        while stopped.recv_timeout(STORE_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             newcomers.look(&stores, dispatcher.space());
         }
     })?;
     Ok(Some(thread))
 }
 
-/// What the thread remembers.
+/// The memory of the thread.
 #[derive(Debug, Default)]
 struct Newcomers {
     /// Stores that could not be added: the run, and the time of the next attempt.

@@ -60,7 +60,7 @@ struct View {
     number: u64,
 }
 
-/// What a change of the pool needs.
+/// The parts that a change of the pool needs.
 #[derive(Debug)]
 struct Change {
     /// The last number that a store got. No number is used twice.
@@ -151,7 +151,7 @@ impl PoolStores {
         if let Some(store) = known {
             return Err(StoresError::Known { address: address.clone(), number: store.number() });
         }
-        // A registry that refuses shall not cost the store what it has.
+        // A registry that refuses shall not cost the store its contents.
         self.refuse_without_registry()?;
         let number = change.last_number.checked_add(1).ok_or(StoresError::NoNumber)?;
         // An epoch of its own: sessions that ended earlier have tickets of earlier epochs.

@@ -14,7 +14,7 @@ use super::{pool_stores::PoolStores, store_thread::StoreThread};
 use crate::dispatch::Dispatcher;
 
 /// Interval at which stores are looked at, and at which an access is ended again.
-const LOOK: Duration = Duration::from_secs(1);
+const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts the thread.
 pub(in crate::server) fn start_watch(
@@ -23,7 +23,7 @@ pub(in crate::server) fn start_watch(
 ) -> io::Result<StoreThread> {
     let (stores, dispatcher) = (Arc::clone(stores), Arc::clone(dispatcher));
     StoreThread::start("rfs-stores", "watches the stores", move |stopped| {
-        while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        while stopped.recv_timeout(STORE_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             look(&stores, &dispatcher);
         }
     })
@@ -34,7 +34,7 @@ pub(in crate::server) fn start_watch(
 pub(in crate::server) fn start_fencer(dispatcher: &Arc<Dispatcher>) -> io::Result<StoreThread> {
     let dispatcher = Arc::clone(dispatcher);
     StoreThread::start("rfs-fencer", "ends accesses to stores", move |stopped| {
-        while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        while stopped.recv_timeout(STORE_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             dispatcher.space().end_doubts();
         }
     })

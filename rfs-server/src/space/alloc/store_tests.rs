@@ -157,7 +157,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What files have, with the ranges that are being zeroed, and which stores are open.
+/// Extents of files, with the ranges that are being zeroed, and which stores are open.
 struct Model {
     used: Vec<Range>,
     zeroing: Vec<Range>,

@@ -281,7 +281,7 @@ fn agree(arena: &Arena, model: &Model) {
 
 proptest! {
     /// Every cell is in exactly one state, as in the model, and free runs are maximal. A size below
-    /// what is in use changes nothing. When all space is freed and the size is the largest, the
+    /// the space in use changes nothing. When all space is freed and the size is the largest, the
     /// arena is one clean range.
     #[test]
     fn agrees_with_a_model_cell_by_cell(steps in proptest::collection::vec(step(), 1..120)) {

@@ -140,7 +140,7 @@ fn check_config_prints_the_options_in_effect() {
     assert!(line("lease = 9 ").ends_with("# command line"), "{shown}");
     assert!(line("#prefault = ").ends_with("# default"), "{shown}");
     assert!(!files.path("rfs.sock").exists());
-    // What it prints is a file with the same options.
+    // Its output is a file with the same options.
     files.write(&shown);
     let again = files.check(&[]);
     let options = |text: &str| -> Vec<String> {

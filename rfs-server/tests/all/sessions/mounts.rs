@@ -16,7 +16,7 @@ use rfs_server::Server;
 
 use crate::common::{self, Client, ask, session, start, start_with, tests_rdma};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 fn providers() -> Vec<ProviderKind> {
     let all = [ProviderKind::Shm, ProviderKind::Tcp, ProviderKind::Rdma];
@@ -33,7 +33,7 @@ fn attach(session: &Session, mount: u8) -> Reply {
 /// Attaches as that mount, as soon as its previous session allows it.
 fn mount(server: &Server, provider: ProviderKind, number: u8) -> Client {
     let session = session(server, provider);
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + WAIT_LIMIT;
     loop {
         match attach(&session, number) {
             Reply::Attached(attached) => return Client { session, attached },
@@ -116,7 +116,7 @@ fn a_mount_that_detaches_is_not_waited_for() {
         assert!(matches!(ask(&one.session, lock(made.attr.ino)), Reply::Locked(_)));
         assert_eq!(ask(&one.session, Request::Detach), Reply::Done);
         one.session.close(std::time::Duration::ZERO);
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + WAIT_LIMIT;
         while server.stats().sessions > 0 {
             assert!(Instant::now() < give_up);
             thread::sleep(Duration::from_millis(1));
@@ -142,7 +142,7 @@ fn a_mount_may_reconnect_during_its_lease() {
     let Reply::Opened(made) = once(&one.session, (0, 1), create(b"a")) else { panic!() };
     assert!(matches!(ask(&one.session, lock(made.attr.ino)), Reply::Locked(_)));
     one.session.close(std::time::Duration::ZERO);
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + WAIT_LIMIT;
     while server.stats().sessions > 0 {
         assert!(Instant::now() < give_up);
         thread::sleep(Duration::from_millis(1));

@@ -38,7 +38,7 @@ fn access(client: &Client, store: u16) -> StoreAccess {
     }
 }
 
-/// Uses what the server has said about one store at a store.
+/// Uses the server's answer about one store at a store.
 fn reach(access: &StoreAccess, store: u16, address: &Address) -> Result<(), LinkError> {
     let mut options = SessionOptions::default();
     options.provider = Some(ProviderKind::Tcp);

@@ -32,7 +32,7 @@ pub enum DecodeError {
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Status {
-    /// The operation did what its name says.
+    /// The operation has succeeded.
     Done = 0,
     /// There is no item with the key.
     Missing = 1,

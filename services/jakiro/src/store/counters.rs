@@ -6,7 +6,7 @@
 /// Defines [`Counters`] with the names of its fields, and their sum.
 macro_rules! counters {
     ($($(#[$about:meta])* $name:ident,)*) => {
-        /// What a store has, and what it has done since its start.
+        /// The contents of a store in numbers, and its operations since its start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counters {

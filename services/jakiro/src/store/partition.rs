@@ -180,7 +180,7 @@ impl Partition {
         Counters { items, bytes, used_bytes, total_bytes, ..self.counters }
     }
 
-    /// Begins a new series of counts. What the store has is not changed.
+    /// Begins a new series of counts. The contents of the store are not changed.
     pub fn reset_counters(&mut self) {
         self.counters = Counters::default();
     }

@@ -105,7 +105,7 @@ impl Partition {
         outcome
     }
 
-    /// Drops what has come of a value.
+    /// Drops the parts of a value that have come.
     pub fn abort_upload(&mut self, upload: Upload) {
         self.items.unhold(upload.item);
     }

@@ -65,7 +65,7 @@ impl Fields {
     }
 }
 
-/// What a word says of its slot.
+/// The state of a slot, by its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Empty,

@@ -64,7 +64,7 @@ impl From<Failure> for NessieError {
     }
 }
 
-/// What a node does for its callers.
+/// The operations of a node for its callers.
 pub(super) struct Store {
     pub(super) driver: Driver,
     pub(super) options: NodeOptions,

@@ -18,8 +18,8 @@ use super::{
     world::{Table, UnderWay, World, number_of, value_of},
 };
 
-/// Reads what a MIGRATE between two ranks of a key needs. `None` if the source does not have the
-/// key, the destination is not empty, or a node is lost.
+/// Reads the words that a MIGRATE between two ranks of a key needs. `None` if the source does not
+/// have the key, the destination is not empty, or a node is lost.
 pub(super) fn plan_move(world: &mut World, table: &Table, key: u8, from: usize, to: usize) -> Option<Move> {
     let place = table.place(&[key]);
     if place.slots.iter().any(|slot| world.is_lost(slot.node)) {
@@ -43,7 +43,7 @@ pub(super) fn plan_move(world: &mut World, table: &Table, key: u8, from: usize, 
     })
 }
 
-/// What a client is told to do. Keys are numbers.
+/// The operation for a client. Keys are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Order {
     Get(u8),
@@ -132,7 +132,7 @@ impl Operation {
         }
     }
 
-    /// Returns what remains of an operation that is given up.
+    /// Returns the remaining work of an operation that is given up.
     pub(super) fn leftover(self, cx: &Context<'_>, is_issued: bool) -> Option<Leftover> {
         match self {
             Operation::Put(put, _) => put.leftover(cx, is_issued),

@@ -25,7 +25,7 @@ use super::{
     world::{Table, UnderWay, World},
 };
 
-/// What a client of a search does.
+/// The operation of a client of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Task {
     Do(Order),

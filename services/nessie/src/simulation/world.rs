@@ -96,7 +96,7 @@ impl World {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct UnderWay {
     verb: Verb,
-    /// What was read.
+    /// The bytes that were read.
     words: PerSlot<Option<Word>>,
     data: Vec<u64>,
     /// The order in which the slots of a list are read.

@@ -37,7 +37,7 @@ pub(crate) const PROCESS: &str = "RFS_PAGING_PROCESS";
 pub(crate) const ALL: [&str; 11] =
     [LOCAL, SERVERS, REDUNDANCY, READ_AHEAD, FOLLOW, MIN_SIZE, SMALL, KEY, SWITCHES, STATS, PROCESS];
 
-/// What the variables say.
+/// The settings in the variables.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) servers: Vec<Address>,

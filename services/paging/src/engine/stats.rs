@@ -20,7 +20,7 @@ macro_rules! counters {
             $(pub(crate) $name: AtomicU64,)*
         }
 
-        /// What a pager has done since it was made.
+        /// Counters of a pager since it was made.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! The kernel does what the pager relies on.
+//! The kernel behaves as the pager relies on it.
 
 use std::{os::unix::process::ExitStatusExt, process::Command, thread, time::Duration};
 

@@ -67,7 +67,7 @@ impl LenderOptions {
         self
     }
 
-    /// Checks what [`Lender::listen`] checks before it takes memory and ports.
+    /// Makes the checks of [`Lender::listen`] before it takes memory and ports.
     ///
     /// # Errors
     /// [`LenderError::Size`] or [`LenderError::WithoutKeys`].

@@ -20,7 +20,7 @@ pub(crate) struct PageId {
     pub(crate) page: usize,
 }
 
-/// What a turn of the hand found. All lists are in the order of the hand.
+/// The pages that a turn of the hand found. All lists are in the order of the hand.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sweep {
     /// Pages to protect from now on.

@@ -25,7 +25,7 @@ const GOOD: u32 = 64;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(64);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
-/// What is known at a fault.
+/// The facts at a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     /// Time since any fixed instant.
@@ -38,7 +38,7 @@ pub(crate) struct Sample {
     pub(crate) faults: u64,
 }
 
-/// What the fault thread does next.
+/// The next action of the fault thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Stay,
@@ -48,7 +48,7 @@ pub(crate) enum Step {
     Leave,
 }
 
-/// The decision, and what it depends on.
+/// The decision, and the state that it depends on.
 #[derive(Debug)]
 pub(crate) struct Follow {
     last: Option<Sample>,

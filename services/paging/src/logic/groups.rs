@@ -34,7 +34,7 @@ struct Group<M> {
     covered: Vec<u64>,
 }
 
-/// What a group loses with a server.
+/// The loss of a group with a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GroupLoss<M> {
     /// The first page of the group.

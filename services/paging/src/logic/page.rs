@@ -50,7 +50,7 @@ pub(crate) enum StoreFault {
     Absent,
 }
 
-/// What the hand of the clock does with a page.
+/// The action of the clock's hand on a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
     /// Nothing: absent, or a write-out is under way.
@@ -69,7 +69,7 @@ pub(crate) enum Visit {
     },
 }
 
-/// What to do with a page whose write-out ended.
+/// The action on a page whose write-out ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// The copy is current: drop the page.

@@ -1,7 +1,7 @@
 //! The server's side of a connection, without I/O.
 //!
 //! The caller sends [`greeting`](Conversation::greeting), reads [`needed`](Conversation::needed)
-//! bytes, and hands them to [`advance`](Conversation::advance), which says what to do next.
+//! bytes, and hands them to [`advance`](Conversation::advance), which returns the next step.
 //! Invariant: no more than 32 MiB are needed at once.
 //!
 //! # Concurrency
@@ -15,7 +15,7 @@ use super::protocol::{
 /// Zeros behind the reply to EXPORT_NAME, for clients that want them.
 const ZEROES: usize = 124;
 
-/// What the next bytes are.
+/// Kind of the next bytes.
 #[derive(Clone, Copy, Debug)]
 enum Expected {
     ClientFlags,
@@ -34,16 +34,16 @@ pub struct Conversation {
     no_zeroes: bool,
 }
 
-/// What the caller does next, before it hands over further bytes.
+/// The next step of the caller, before it hands over further bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Step {
     /// Bytes to send first.
     pub send: Vec<u8>,
-    /// What comes then.
+    /// Kind of the bytes that come then.
     pub effect: Effect,
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.

@@ -91,7 +91,7 @@ pub(super) struct OptionHeader {
     pub(super) len: u32,
 }
 
-/// What a request asks for.
+/// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Read,

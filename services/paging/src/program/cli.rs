@@ -11,7 +11,7 @@ use service_program::LogOptions;
 
 use crate::{Redundancy, Switches, nbd::NbdAddress};
 
-/// Lends memory to pagers, shows what is lent, and runs programs with paged memory.
+/// Lends memory to pagers, shows the lent memory, and runs programs with paged memory.
 #[derive(Debug, Parser)]
 #[command(name = "rfs-paging", version)]
 pub struct Cli {

@@ -25,7 +25,7 @@ use crate::{error::PagingError, logic, options::MIN_BUDGET_PAGES};
 /// Length of a page in bytes.
 pub const PAGE: usize = logic::PAGE;
 
-/// What a trace is made of.
+/// The events of a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceOptions {
     /// The queries.

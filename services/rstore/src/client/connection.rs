@@ -37,7 +37,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// What all objects of a client share.
+/// The state that all objects of a client share.
 #[derive(Debug)]
 pub(super) struct Connection {
     master: Address,
@@ -136,7 +136,7 @@ impl Connection {
         }
     }
 
-    /// Sends a call. Learns what the reply says of stores.
+    /// Sends a call. Learns from the reply about stores.
     fn send(&self, session: &Session, request: &Request) -> Result<Reply, Error> {
         let mut reply = Vec::new();
         self.calls.fetch_add(1, Ordering::Relaxed);

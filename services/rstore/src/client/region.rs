@@ -1,4 +1,4 @@
-//! What a program does with a region: map, update, free.
+//! The operations of a program on a region: map, update, free.
 //!
 //! A region is opened apart from [`Region::map`], so that a program can fetch places ahead.
 //!

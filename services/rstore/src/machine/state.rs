@@ -145,7 +145,7 @@ pub(super) struct PendingOrder {
     pub(super) purpose: Purpose,
 }
 
-/// What an outcome is for.
+/// The purpose of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Purpose {
     Reservation(u64),

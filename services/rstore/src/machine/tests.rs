@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// Checks that the newest version of each region has what was committed.
+    /// Checks that the newest version of each region has the committed bytes.
     fn check_memory(&self) {
         if self.lost_store {
             return;
@@ -545,7 +545,7 @@ fn a_store_whose_link_is_lost_registers_again_and_keeps_its_chunks() {
     assert!(world.links[&store] > link, "the store has another link under its old number");
     let alloc = Request::Alloc { namespace: id, bytes: 3 * CHUNK, copy_on_write: false };
     assert!(matches!(world.call(client, alloc), Some(Answer::Region(_))));
-    // What the link of before still says has no effect.
+    // Late messages of the previous link have no effect.
     let machine = world.machine.clone();
     world.apply(Input::LinkLost { store, link });
     world.apply(Input::StoreReady { store, link, chunks: Vec::new() });

@@ -37,7 +37,7 @@ impl Links {
         Links { desk, options, links: HashMap::new() }
     }
 
-    /// Does what the machine asks for until the master stops.
+    /// Does the work that the machine asks for until the master stops.
     pub(super) fn run(mut self, outputs: &Receiver<Output>) {
         for output in outputs {
             match output {

@@ -112,8 +112,8 @@ impl Log {
     /// Appends an input, before it is applied to `machine`.
     ///
     /// # Errors
-    /// The input is not in the log. The next call writes a new file, without what this call has
-    /// left of the input.
+    /// The input is not in the log. The next call writes a new file, without the bytes that this
+    /// call has left of the input.
     pub(super) fn append(&mut self, now: u64, input: &Input, machine: &Machine) -> io::Result<()> {
         if self.inputs >= MAX_INPUTS {
             (self.file, self.inputs) = (write_new(&self.path, machine)?, 0);

@@ -31,7 +31,7 @@ use crate::{machine::Input, proto::Status};
 /// Interval between looks at the clock.
 const TICK: Duration = Duration::from_millis(10);
 
-/// A running master. The drop ends it; stores and clients go on with what they have.
+/// A running master. The drop ends it; stores and clients go on with the regions that they have.
 #[derive(Debug)]
 pub struct Master {
     desk: Arc<Desk>,

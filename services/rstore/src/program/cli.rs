@@ -49,7 +49,7 @@ pub enum Command {
     /// Computes PageRank of a generated graph in the memory of a pool, and compares the result with
     /// one process.
     Rank(RankOptions),
-    /// Measures what the paper states, on a pool of processes of this machine.
+    /// Measures the claims of the paper, on a pool of processes of this machine.
     ///
     /// Prints tables in Markdown. The figures are those of this machine, and of its shared memory
     /// or loopback, not of a network.
@@ -137,7 +137,7 @@ pub struct MasterOptions {
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse)]
     pub cache: Option<u64>,
     /// File of the log. A master that restarts with it goes on where it was; without it, clients
-    /// keep what they have mapped and nothing else
+    /// keep the regions that they have mapped and nothing else
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Milliseconds of the lease of a writer to a copy-on-write region

@@ -10,7 +10,7 @@ use crate::{
     refusal::Refusal,
 };
 
-/// What a worker needs to know.
+/// The facts that a worker needs.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
     /// Prefix of all namespaces.

@@ -110,7 +110,7 @@ impl<'a> Field<'a> {
         Ok(Field { mounted, points, caches, workers, runs: 0, clock: Instant::now() })
     }
 
-    /// Has a directory of this host testbed for all mounts: the model has to allow what it does.
+    /// Has a directory of this host testbed for all mounts: the model has to allow its behaviour.
     pub(crate) fn local(directory: &Path, caches: Caches, workers: usize) -> Field<'a> {
         let points = caches.of.iter().map(|_| directory.to_owned()).collect();
         Field { mounted: None, points, caches, workers, runs: 0, clock: Instant::now() }
@@ -278,7 +278,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Compares what all mounts show with the model.
+/// Compares the trees of all mounts with the model.
 fn compare(start: &State, calls: &[Call], views: &[View], killed: &[usize]) -> Checked {
     let checked = |outcome, names| Checked { outcome, is_late: false, names };
     if let Some(difference) = views[1..].iter().find_map(|other| views[0].disagreement(other)) {

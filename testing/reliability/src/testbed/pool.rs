@@ -34,7 +34,7 @@ pub(super) struct Stores<'a> {
     running: Vec<(String, Guarded)>,
 }
 
-/// What a server says of a store.
+/// The state of a store, as a server tells it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreNumbers {
     /// Bytes that files have there.

@@ -94,7 +94,7 @@ impl Holder {
     }
 }
 
-/// The kills of a trial, and what was found after each.
+/// The kills of a trial, and the findings after each.
 struct Kills<'a> {
     plan: &'a Plan,
     options: ServerOptions,
@@ -112,8 +112,8 @@ struct Kills<'a> {
 }
 
 impl Kills<'_> {
-    /// Kills the server at a random moment, starts the next server, and checks what the mounts
-    /// hold. Returns the time until the next server serves, or `None` if it never does.
+    /// Kills the server at a random moment, starts the next server, and checks the results that the
+    /// mounts hold. Returns the time until the next server serves, or `None` if it never does.
     fn kill(&mut self, testbed: &mut Testbed<'_>, number: u32) -> Result<Option<Duration>> {
         self.plan.interrupt.check()?;
         thread::sleep(self.up_to(LONGEST));

@@ -205,7 +205,7 @@ fn check_appended(point: &Path, appended: &[u64]) -> Result<(u64, u64)> {
     Ok((appended.iter().sum(), wrong))
 }
 
-/// What a program holds over all takeovers: a lock, and an unlinked file.
+/// The state that a program holds over all takeovers: a lock, and an unlinked file.
 #[derive(Debug)]
 struct Held {
     locked: File,

@@ -1,4 +1,4 @@
-//! The functions of libibverbs that discover devices, and guards that release what they return.
+//! The functions of libibverbs that discover devices, and guards that release their results.
 //!
 //! This module contains all unsafe code of discovery; objects on an open device are in `handles`.
 //!

@@ -1,4 +1,4 @@
-//! What the card has counted.
+//! Counters of the card.
 
 /// Counts of a card since it was made. With
 /// [`Timing::Counts`](crate::provider::model::Timing::Counts) the card processes a list as soon as

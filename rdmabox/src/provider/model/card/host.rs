@@ -1,4 +1,4 @@
-//! What the processors spend on moving bytes between a caller's buffer and the card.
+//! Processor time for moving bytes between a caller's buffer and the card.
 //!
 //! No I/O, no locks, no clock.
 

@@ -15,7 +15,7 @@ use self::table::Tables;
 /// The file of the card of the RDMAbox paper.
 const CX3: &str = include_str!("cx3.toml");
 
-/// What a constant rests on.
+/// The source of a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Basis {
@@ -37,7 +37,7 @@ pub struct Constant {
     pub key: String,
     /// Its value, in the unit that the key ends with.
     pub value: u64,
-    /// What it rests on.
+    /// Its source.
     pub basis: Basis,
     /// The publication or the reason.
     pub source: String,

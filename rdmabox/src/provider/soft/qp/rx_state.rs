@@ -134,7 +134,8 @@ impl Landing {
 }
 
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // One per queue pair; a box would be an allocation per message.
+// One per queue pair; a box would be an allocation per message.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum State {
     /// Between frames, and before the connection.
     Header,
@@ -148,7 +149,8 @@ pub(super) enum State {
 
 /// Action for a header.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // Lives for one call; a box would be an allocation per message.
+// Lives for one call; a box would be an allocation per message.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Action {
     /// The frame is complete.
     Next,

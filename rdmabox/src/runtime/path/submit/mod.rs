@@ -167,7 +167,7 @@ impl Runtime {
         let (mut next, mut shift) = (direction, Shift::default());
         loop {
             let mut passed = false;
-            // What was left in the queue leaves now.
+            // Requests that were left in the queue leave now.
             self.gathering.take(next);
             self.directions[next].flush(|guard| {
                 guard.collect(|combiner| &mut combiner.backlog);

@@ -229,8 +229,8 @@ fn a_request_failed_without_a_completion_ends_the_wait() {
     });
 }
 
-/// `poll_until_empty` serves what it finds, or leaves it to the leader. A thread that parked
-/// meanwhile gets the token. Catches a missing pass of the token.
+/// `poll_until_empty` serves the requests that it finds, or leaves it to the leader. A thread that
+/// parked meanwhile gets the token. Catches a missing pass of the token.
 #[test]
 fn poll_until_empty_leaves_no_waiter_parked() {
     check(Some(3), || {

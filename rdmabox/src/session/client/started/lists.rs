@@ -17,15 +17,15 @@ use crate::{
 };
 
 impl Session {
-    /// Starts an ordered list, as [`execute`](Self::execute): in order, on one queue pair, with
-    /// one doorbell. The transfer returns the list with what its steps read.
+    /// Starts an ordered list, as [`execute`](Self::execute): in order, on one queue pair, with one
+    /// doorbell. The transfer returns the list with the bytes that its steps read.
     ///
     /// The list is one unit among started requests. It waits for the overlapping writes before it,
     /// and other requests may pass it.
     ///
     /// # Errors
-    /// The transfer fails with the list. What is known of its steps is as for
-    /// [`execute`](Self::execute), and what the failed steps read is undefined.
+    /// The transfer fails with the list. The state of its steps is known as for
+    /// [`execute`](Self::execute), and the bytes of the failed steps are undefined.
     /// [`RequestError::Unsupported`](crate::RequestError::Unsupported),
     /// [`RequestError::ListTooLong`](crate::RequestError::ListTooLong) and
     /// [`RequestError::Invalid`](crate::RequestError::Invalid) refuse the whole list, without any

@@ -28,7 +28,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// What a thread waits for; nothing if it is done.
+/// The event that a thread waits for; none if it is done.
 pub struct UnderWay<'a>(pub(crate) Option<&'a mut (dyn Waitable + 'a)>);
 
 impl fmt::Debug for UnderWay<'_> {

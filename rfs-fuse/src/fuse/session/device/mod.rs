@@ -1,9 +1,9 @@
 //! Requests over `/dev/fuse`, from the end of the negotiation on.
 //!
-//! The loop begins after INIT, which the kernel sends once per mount. So a process can continue
-//! the mount of a dead one: [`resent`] has the kernel send again what the dead process had taken.
-//! Requests and answers are those of a ring (`wire`, `slot`). Answers go to the device of their
-//! request.
+//! The loop begins after INIT, which the kernel sends once per mount. So a process can continue the
+//! mount of a dead one: [`resent`] has the kernel send again the requests that the dead process had
+//! taken. Requests and answers are those of a ring (`wire`, `slot`). Answers go to the device of
+//! their request.
 //!
 //! A mount that outlives its process has a kept state, and devices that another process has open,
 //! too: the kernel ends the requests of a device when its last descriptor is closed.

@@ -62,7 +62,7 @@ impl Iterator for Forgets<'_> {
 }
 
 /// Returns true for a request that the kernel may make without a user of its own: reads and writes
-/// of open files, and what follows a close.
+/// of open files, and the work that follows a close.
 fn may_have_no_user(code: u32) -> bool {
     matches!(
         code,

@@ -1,9 +1,9 @@
-//! What the kernel asks for, for a trace.
+//! The operation that the kernel asks for, for a trace.
 //!
 //! # Concurrency
 //! Plain values.
 
-/// What the kernel asks for.
+/// The operation that the kernel asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     /// The caller's thread.

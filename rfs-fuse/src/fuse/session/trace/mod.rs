@@ -1,9 +1,9 @@
 //! Traces of single requests, in Chrome's trace format.
 //!
 //! [`Trace`] has the switch. While it is on, the session threads report requests of the kernel
-//! ([`KernelRequest`]), and the client and the runtime report what becomes of them. A recorder
-//! turns the events into records and passes them to one thread, which writes the file. The queue to
-//! that thread is bounded: records that find no room are counted and left out.
+//! ([`KernelRequest`]), and the client and the runtime report their steps. A recorder turns the
+//! events into records and passes them to one thread, which writes the file. The queue to that
+//! thread is bounded: records that find no room are counted and left out.
 //!
 //! # Concurrency
 //! Any thread reports. The thread `trace` writes. A thread that reports never waits for the file.

@@ -1,4 +1,4 @@
-//! Records: what the threads of a mount pass to the thread that writes the file.
+//! Records, which the threads of a mount pass to the thread that writes the file.
 //!
 //! # Concurrency
 //! Plain values.

@@ -29,9 +29,9 @@ const COLLECT: Duration = Duration::from_millis(20);
 /// Bytes of events for one write.
 const BATCH: usize = 64 << 10;
 /// Time between two looks at the deadline.
-const LOOK: Duration = Duration::from_millis(200);
+const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the last event of the file tells.
+/// The content of the last event of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Recording,
@@ -113,7 +113,7 @@ impl Writer {
 
     /// Adds the events of waiting records. Returns false if the queue is closed and empty.
     fn collect(&mut self, records: &Receiver<Record>, events: &mut String) -> bool {
-        let mut until = Instant::now() + LOOK;
+        let mut until = Instant::now() + DEADLINE_CHECK_INTERVAL;
         let mut is_first = true;
         while events.len() < BATCH {
             match records.recv_timeout(until.saturating_duration_since(Instant::now())) {

@@ -21,7 +21,7 @@ const MAX_MESSAGE: usize = 64 * 1024;
 /// Most descriptors of a message. The kernel allows 253.
 const MAX_DESCRIPTORS: usize = 250;
 
-/// What the caretaker has to know of a mount.
+/// The facts of a mount that the caretaker has to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::run) struct HeldMount {
     /// Mount point.

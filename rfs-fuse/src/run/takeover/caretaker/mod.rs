@@ -1,10 +1,10 @@
 //! The caretaker: a process that holds a mount while programs that serve it come and go.
 //!
 //! With `--takeover` the program that the user has started is the caretaker. It starts the serving
-//! program, and holds what must survive it: the FUSE devices, and the kept state of the client. It
-//! does nothing else, so that it does not crash. When the serving program is killed or crashes, the
-//! caretaker starts the next one, which continues ([`process`]). [`mod@upgrade`] replaces a running
-//! program the same way.
+//! program, and holds the parts that must survive it: the FUSE devices, and the kept state of the
+//! client. It does nothing else, so that it does not crash. When the serving program is killed or
+//! crashes, the caretaker starts the next one, which continues ([`process`]). [`mod@upgrade`]
+//! replaces a running program the same way.
 //!
 //! [`message`] has the messages between both, and [`link`] the serving program's end.
 //!

@@ -38,7 +38,7 @@ use super::{
 
 /// Time that a program which has closed its connection may take to end: it may still unmount.
 const END_LIMIT: Duration = Duration::from_secs(3);
-/// Time after which the caretaker looks what keeps a program from ending.
+/// Time after which the caretaker looks which threads keep a program from ending.
 const END_GRACE: Duration = Duration::from_millis(20);
 /// A serving program that lives for less time than this has a short life.
 const SHORT_LIFE: Duration = Duration::from_millis(500);
@@ -51,7 +51,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// Exit code of a program whose main thread has panicked.
 const PANIC: u8 = 101;
 
-/// What the caretaker holds.
+/// The parts that the caretaker holds.
 struct Held {
     mount: HeldMount,
     /// The kept state, then the devices.

@@ -1,4 +1,4 @@
-//! What sessions may cache, which recalls a change causes, and which recalls a reply waits for.
+//! Cache rights of sessions, recalls that a change causes, and recalls that a reply waits for.
 
 use rfs_proto::{FallocateFlags, FileKind, Recall, Recalls, SetTime, XattrSet};
 

@@ -40,7 +40,7 @@ pub enum RegistryError {
         /// The reason.
         reason: String,
     },
-    /// A record is not what this program writes.
+    /// A record is none that this program writes.
     #[error("{place}: the record {key} cannot be read: {reason}. Look at it with etcdctl get {key}")]
     Record {
         /// The registry, in words.

@@ -12,7 +12,7 @@ use crate::peer::Fetches;
 /// Longest latency that is told from others: one minute.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What was counted in a run, of the machine or of a simulation.
+/// The counts of a run, of the machine or of a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     latencies: Histogram<u64>,

@@ -56,7 +56,7 @@ pub(crate) struct Plan {
     pub(crate) requests: u64,
 }
 
-/// What a journey through the network ends with. The number is that of the client thread.
+/// The event at the end of a journey through the network. The number is that of the client thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// The request is in the memory of the server.

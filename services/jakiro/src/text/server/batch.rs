@@ -190,7 +190,7 @@ impl Batch {
         self.at = 0;
     }
 
-    /// Stores what is left of the input and of the answers with the connection.
+    /// Stores the rest of the input and of the answers with the connection.
     fn settle(
         &mut self,
         connections: &mut Connections,
@@ -252,7 +252,7 @@ impl Batch {
 }
 
 impl Ready {
-    /// Sends answers, and keeps what the socket does not take.
+    /// Sends answers, and keeps the bytes that the socket does not take.
     fn send(&mut self, connections: &Connections, bytes: &[u8]) {
         if bytes.is_empty() || self.is_gone {
             return;

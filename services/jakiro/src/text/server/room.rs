@@ -19,8 +19,8 @@ impl Room {
         Room(AtomicUsize::new(TOTAL))
     }
 
-    /// Changes the room that a buffer has to what `len` bytes need. Returns false if there is none;
-    /// then the buffer keeps the room that it has.
+    /// Changes the room that a buffer has to the need of `len` bytes. Returns false if there is
+    /// none; then the buffer keeps the room that it has.
     pub(super) fn resize(&self, held: &mut usize, len: usize) -> bool {
         let wanted = if len <= SMALL { 0 } else { len };
         if wanted > *held {

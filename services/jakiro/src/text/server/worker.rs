@@ -133,7 +133,7 @@ impl Worker {
         }
     }
 
-    /// Sends the last answer of an exchange, and decides what the connection waits for.
+    /// Sends the last answer of an exchange, and decides on the next event of the connection.
     fn finish(&mut self, token: usize, text: String) {
         let Some(connection) = self.connections.get_mut(token) else { return };
         let sent = match connection.has_output() || text.is_empty() {

@@ -137,7 +137,7 @@ impl Adopt {
         Ok(Some(Step::Issue(verb)))
     }
 
-    /// Returns what remains to be done if no further step follows.
+    /// Returns the remaining work if no further step follows.
     pub(crate) fn leftover(self, cx: &Context<'_>, is_issued: bool) -> Option<Leftover> {
         let (unfinished, entry) = match self.phase {
             Phase::Move(moving) => (moving.0.unfinished(cx, is_issued)?, moving.1),

@@ -163,8 +163,8 @@ impl Delete {
         }
     }
 
-    /// Returns what remains to be done if no further step follows. `is_issued` tells whether the
-    /// last verb may have been executed.
+    /// Returns the remaining work if no further step follows. `is_issued` tells whether the last
+    /// verb may have been executed.
     pub(crate) fn leftover(self, cx: &Context<'_>, is_issued: bool) -> Option<Leftover> {
         match self.phase {
             Phase::Tombstone(put) => put.leftover(cx, is_issued),

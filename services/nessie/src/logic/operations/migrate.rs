@@ -48,7 +48,7 @@ enum Phase {
     Revert,
 }
 
-/// What is known of the CAS that clears the source.
+/// The known state of the CAS that clears the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ClearState {
     NotIssued,
@@ -148,8 +148,8 @@ impl Migrate {
         }
     }
 
-    /// Returns what remains to be done if no further step follows. `is_issued` tells whether the
-    /// last verb may have been executed.
+    /// Returns the remaining work if no further step follows. `is_issued` tells whether the last
+    /// verb may have been executed.
     pub(crate) fn unfinished(&self, cx: &Context<'_>, is_issued: bool) -> Option<UnfinishedMove> {
         let clear = match self.phase {
             Phase::Refer | Phase::Revert => ClearState::NotIssued,

@@ -80,7 +80,7 @@ enum Wait {
     Entry(Word, EntryRef),
 }
 
-/// What a step of a scan gives its operation.
+/// The result of a step of a scan, for its operation.
 #[derive(Debug)]
 pub(crate) enum ScanStep {
     Issue(Verb),

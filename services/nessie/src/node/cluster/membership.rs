@@ -8,8 +8,8 @@
 //! that joined obey these words, and have no part in the agreement.
 //!
 //! # Concurrency
-//! Operations load two atomics. The thread of each peer stores what it has read, and calls
-//! [`Membership::update`].
+//! Operations load two atomics. The thread of each peer stores the words that it has read, and
+//! calls [`Membership::update`].
 
 use std::{
     sync::{
@@ -114,7 +114,7 @@ impl Membership {
         self.is_condemned.store(true, Ordering::Release);
     }
 
-    /// Draws the consequences of what the peers' threads have read.
+    /// Draws the consequences of the words that the peers' threads have read.
     pub(crate) fn update(&self) {
         let others = || self.voters().iter().filter(|peer| peer.node != self.own);
         let own_bits = self.table.condemned();

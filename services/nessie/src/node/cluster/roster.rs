@@ -1,5 +1,5 @@
-//! What a node that joins has to know, and what it tells: the sizes of the deployment, and the
-//! nodes.
+//! The facts that a node that joins has to know, and those that it tells: the sizes of the
+//! deployment, and the nodes.
 //!
 //! A listed node is in the file of nodes, and has a part of the index. A joined node has a number
 //! behind the list, and only a data table. The nodes of the list hand the numbers out: a number

@@ -40,9 +40,9 @@ use cache::Cache;
 use repair::Pending;
 
 /// Pauses that a PUT grants an unfinished PUT of its key.
-const PATIENCE: u16 = 20;
+const PAUSES_FOR_UNFINISHED_PUT: u16 = 20;
 
-/// What an operation has of this node while it runs.
+/// The parts of this node that an operation has while it runs.
 pub(super) struct Run {
     pub(super) begun: Instant,
     /// Entries of this node's data table that the operation stored.
@@ -101,7 +101,7 @@ impl Driver {
     }
 
     pub(super) fn context(&self) -> Context<'_> {
-        let (max_depth, patience, rules) = (self.max_depth, PATIENCE, Rules::SAFE);
+        let (max_depth, patience, rules) = (self.max_depth, PAUSES_FOR_UNFINISHED_PUT, Rules::SAFE);
         Context { placement: &self.placement, max_depth, patience, rules }
     }
 
@@ -112,7 +112,7 @@ impl Driver {
     /// Runs the steps of a machine until it ends.
     ///
     /// # Errors
-    /// [`Aborted`]: the machine has not ended, and says what it leaves.
+    /// [`Aborted`]: the machine has not ended, and names the state that it leaves.
     pub(super) fn drive<T>(
         &self,
         run: &mut Run,

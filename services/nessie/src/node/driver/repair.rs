@@ -22,7 +22,7 @@ pub(super) struct Pending {
 }
 
 impl Driver {
-    /// Keeps what an operation leaves, for a repair.
+    /// Keeps the state that an operation leaves, for a repair.
     pub(in crate::node) fn keep(&self, left: Option<Leftover>, run: Run, is_issued: bool) {
         // A session that broke may have a CAS under way, which a new session cannot wait for.
         let since = Instant::now() + if is_issued { self.limit } else { Duration::ZERO };

@@ -1,4 +1,4 @@
-//! A node that joins through a seed, and what the seed does.
+//! A node that joins through a seed, and the work of the seed.
 //!
 //! # Concurrency
 //! [`claim`] runs on the caller's thread, the methods of [`Store`] on threads of the host.

@@ -62,7 +62,7 @@ impl Header {
     /// Reads the block of a peer, and compares it with this node's.
     ///
     /// # Errors
-    /// [`DecodeError::Control`] says what differs.
+    /// [`DecodeError::Control`] names the difference.
     pub(crate) fn decode(words: [u64; HEADER_WORDS], own: &Header, node: u16) -> Result<Header, DecodeError> {
         let differ = |reason: String| Err(DecodeError::Control(reason));
         if words[0] & 0xffff_ffff_ffff != MAGIC & 0xffff_ffff_ffff {

@@ -148,7 +148,7 @@ fn reserve(path: &Path, size: u64, first: &[u8; PAGE]) -> Result<File, SwapError
 /// Ends the area in a folder, or the part of it that was made, and prints each step.
 ///
 /// # Errors
-/// [`SwapError::Os`]. What was not undone works as before, and another call may go on.
+/// [`SwapError::Os`]. The parts that were not undone work as before, and another call may go on.
 pub(super) fn undo(folder: &Path) -> Result<(), SwapError> {
     let file = file_name(folder);
     let devices = loop_device::devices_of(&file).map_err(os("list devices in", "/sys/block"))?;

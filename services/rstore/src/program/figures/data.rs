@@ -53,7 +53,7 @@ pub(super) fn latency(pool: &Pool, rounds: usize) -> Result<(), Box<dyn Error>> 
 }
 
 /// Reads whole mappings of several sizes. Returns sizes in bytes with rates in MiB/s. With the rate
-/// of each store's link in MiB/s, also shows what the links permit.
+/// of each store's link in MiB/s, also shows the limit of the links.
 pub(super) fn bandwidth(
     pool: &Pool,
     rounds: usize,

@@ -1,8 +1,8 @@
-//! A file system in memory: what each operation does to a small tree, and what it answers.
+//! A file system in memory: the effect of each operation on a small tree, and its answer.
 //!
-//! [`State`] is a value: it is copied before each step, so that a search can go back. An
-//! operation by name takes two steps, as in a kernel: [`State::resolve`] walks the path,
-//! [`State::perform`] acts on what the walk found. No I/O, no locks, no clock.
+//! [`State`] is a value: it is copied before each step, so that a search can go back. An operation
+//! by name takes two steps, as in a kernel: [`State::resolve`] walks the path, [`State::perform`]
+//! acts on the result of the walk. No I/O, no locks, no clock.
 
 mod data;
 mod earlier;
@@ -229,8 +229,8 @@ impl State {
         Ok(())
     }
 
-    /// Does the last step of an operation. The answer is what the file system has to answer; if
-    /// several answers are right, it is the answer of the file system wherever that is one of
+    /// Does the last step of an operation. The answer is the one that the file system has to give;
+    /// if several answers are right, it is the answer of the file system wherever that is one of
     /// them.
     pub(crate) fn perform(&mut self, act: Act<'_>, found: Resolved) -> Outcome {
         if let Some(error) = found.failed {

@@ -27,7 +27,7 @@ fn write(at: u64, len: u64) -> Op {
     Op::Write { slot: 0, at, len }
 }
 
-/// Returns what a mount shows if the file has these bytes.
+/// Returns the observation of a mount if the file has these bytes.
 fn view(state: &State, content: Vec<u8>) -> View {
     let mut attr = state.attr(1);
     attr.size = content.len() as u64;

@@ -1,11 +1,11 @@
-//! Requests that find no space: what they evict, and what they wait for.
+//! Requests that find no space: the files that they evict, and their waits.
 
 use std::thread;
 
 use super::*;
 use crate::space::eviction::Eviction;
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const FREED_SPACE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_request_that_finds_no_space_evicts_as_much_as_it_needs() {
@@ -77,11 +77,11 @@ fn one_request_of_the_process_waits_for_quarantine() {
     let new = writer.create("new").attr.ino;
     let start = Instant::now();
     assert_eq!(writer.error(Request::Allocate { ino: new, offset: 0, len: 101 * B }), Errno::ENOSPC);
-    assert!(start.elapsed() < PATIENCE / 2, "it waited in vain: {:?}", start.elapsed());
+    assert!(start.elapsed() < FREED_SPACE_TIMEOUT / 2, "it waited in vain: {:?}", start.elapsed());
     let other_export = Eviction::try_wait().expect("no request waits");
     writer.allocate(new, 0, 30 * B);
     let counts = fixture.dispatcher.eviction().unwrap().counts();
     assert_eq!((counts.evicted_files, counts.failures), (2, 1), "10 blocks were free");
-    assert!(start.elapsed() < PATIENCE / 2);
+    assert!(start.elapsed() < FREED_SPACE_TIMEOUT / 2);
     drop(other_export);
 }

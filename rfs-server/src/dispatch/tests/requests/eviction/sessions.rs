@@ -1,4 +1,4 @@
-//! What sessions hear of evictions.
+//! Messages to sessions about evictions.
 
 use rfs_proto::Recall;
 

@@ -1,4 +1,4 @@
-//! What the registry needs of etcd, and how it names it.
+//! The operations that the registry needs of etcd, and its names for them.
 //!
 //! The gateway implements it for a running etcd, and a fake for tests.
 //!

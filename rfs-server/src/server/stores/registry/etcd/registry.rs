@@ -22,7 +22,7 @@ use crate::server::stores::registry::{
 };
 
 /// Interval at which the lease of another server is looked at.
-const LOOK: Duration = Duration::from_millis(500);
+const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The pool of a server in etcd. Dropping it gives the pool up.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct EtcdRegistry {
 impl EtcdRegistry {
     /// Returns the registry of a pool, which has the name of its key. Nothing is asked yet.
     pub(crate) fn new(urls: &[EtcdUrl], pool: KeyId, server: ServerRecord) -> EtcdRegistry {
-        EtcdRegistry::over(Arc::new(Gateway::new(urls)), pool, server, LOOK)
+        EtcdRegistry::over(Arc::new(Gateway::new(urls)), pool, server, LEASE_CHECK_INTERVAL)
     }
 
     pub(super) fn over(

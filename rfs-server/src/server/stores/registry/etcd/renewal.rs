@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// What follows a turn of the thread.
+/// The action after a turn of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// The next turn, after this time.

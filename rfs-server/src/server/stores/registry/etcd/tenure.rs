@@ -175,7 +175,8 @@ impl Tenure {
         Err(self.contended())
     }
 
-    /// Keeps the lease alive, and writes what was not settled. Returns the health then.
+    /// Keeps the lease alive, and writes the records that were not settled. Returns the health
+    /// then.
     pub(super) fn renew(&self) -> Health {
         let mut state = self.state.lock();
         let outcome = self.refuse_if_taken().and_then(|()| match state.held.filter(|_| state.is_settled) {

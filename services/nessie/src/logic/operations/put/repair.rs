@@ -1,8 +1,9 @@
 //! Finishes or undoes a PUT that could not end in time.
 //!
 //! A PUT that fails after its first CAS may leave an entry that is not valid, at which readers of
-//! the key wait. [`Leftover`] holds what such a PUT leaves, and [`Repair`] goes on with the PUT:
-//! it makes the entry valid, unless another client has replaced it. The outcome stays unknown.
+//! the key wait. [`Leftover`] holds the state that such a PUT leaves, and [`Repair`] goes on with
+//! the PUT: it makes the entry valid, unless another client has replaced it. The outcome stays
+//! unknown.
 
 use smallvec::SmallVec;
 
@@ -15,7 +16,7 @@ use crate::logic::{
     verb::{Answer, Step, Stored, Verb},
 };
 
-/// What an operation leaves that was given up.
+/// The state that an operation leaves that was given up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Leftover {
     entry: Entry,
@@ -26,7 +27,7 @@ pub(crate) struct Leftover {
 }
 
 impl Leftover {
-    /// Returns what remains of a MIGRATE by itself.
+    /// Returns the remaining work of a MIGRATE by itself.
     pub(crate) fn of_move(unfinished: UnfinishedMove, entry: Entry, place: Place) -> Leftover {
         let (inserted, removed) = (SmallVec::new(), SmallVec::new());
         Leftover { entry, place, inserted, unfinished: Some(unfinished), removed }
@@ -34,8 +35,8 @@ impl Leftover {
 }
 
 impl PutMachine {
-    /// Returns what remains to be done if no further step follows. `is_issued` tells whether the
-    /// last verb may have been executed.
+    /// Returns the remaining work if no further step follows. `is_issued` tells whether the last
+    /// verb may have been executed.
     pub(crate) fn leftover(self, cx: &Context<'_>, is_issued: bool) -> Option<Leftover> {
         let mut removed = self.removed;
         let mut inserted: SmallVec<[Inserted; 2]> = SmallVec::new();
@@ -87,7 +88,7 @@ impl Repair {
         Repair { left, phase: RepairPhase::Begin }
     }
 
-    /// Returns what remains of a repair that is given up. Its other steps can be repeated.
+    /// Returns the remaining work of a repair that is given up. Its other steps can be repeated.
     pub(crate) fn leftover(self, cx: &Context<'_>, is_issued: bool) -> Leftover {
         let mut left = self.left;
         if is_issued && matches!(self.phase, RepairPhase::Validate) {

@@ -1,4 +1,4 @@
-//! Figure 1: what one client thread reads from one server, by READs and by calls.
+//! Figure 1: the rate at which one client thread reads from one server, by READs and by calls.
 
 use std::{
     error::Error,
