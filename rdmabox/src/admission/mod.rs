@@ -3,10 +3,10 @@
 //! A session counts the bytes in flight, and an [`AdmissionPolicy`] decides. [`WindowScope`] says
 //! whether the bytes of other sessions on the same device count as well. A request that is not
 //! admitted stays in the merge queue, where it can still merge, and its owner retries after a
-//! completion of the session. [`StaticWindow`] is the policy that the RDMAbox paper measures, and that a session
-//! has by default. [`LatencyWindow`] finds the window size itself, for which the paper leaves a
-//! hook (section IV-A). [`SessionBuilder::admission`](crate::SessionBuilder::admission) sets a
-//! policy.
+//! completion of the session. [`StaticWindow`] is the policy that the RDMAbox paper measures, and
+//! that a session has by default. [`LatencyWindow`] finds the window size itself, for which the
+//! paper leaves a hook (section IV-A).
+//! [`SessionBuilder::admission`](crate::SessionBuilder::admission) sets a policy.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};

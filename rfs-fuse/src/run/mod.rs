@@ -192,7 +192,7 @@ fn check(args: &Args) -> Result<(), RunError> {
     Ok(())
 }
 
-/// What to do about a certificate of a mount that expires.
+/// The next step for a certificate of a mount that expires.
 const RENEW: &str = "renew it: the mount reads the file again when it next connects";
 
 /// Loads the key and the certificates. Warns of a certificate that expires.

@@ -1,4 +1,4 @@
-//! `rfs-paging status` shows running pagers, and what a lender has lent.
+//! `rfs-paging status` shows running pagers, and the chunks that a lender has lent.
 
 mod support;
 

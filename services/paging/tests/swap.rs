@@ -297,6 +297,18 @@ fn obstacle() -> Option<String> {
     None
 }
 
+/// Sends signals that are none of the program's, or that its mount leaves to it.
+fn check_signals_leave_the_area(child: &mut Running, device: &str) {
+    // A service manager sends the signal to all processes of a service.
+    let fuse = Command::new("pkill").args(["-TERM", "-P", &child.0.id().to_string()]).status();
+    assert!(fuse.expect("pkill").success());
+    // Signals without a meaning for the program.
+    send(child, libc::SIGUSR1);
+    send(child, libc::SIGUSR2);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(is_swap(device) && matches!(child.0.try_wait(), Ok(None)), "the area stays");
+}
+
 #[test]
 fn a_program_in_a_small_cgroup_swaps_to_a_server() {
     if let Some(obstacle) = obstacle() {
@@ -324,14 +336,7 @@ fn a_program_in_a_small_cgroup_swaps_to_a_server() {
         None => not_run("a program in a cgroup, because there is no memory controller"),
     }
     check_mount_is_locked(&child);
-    // A service manager sends the signal to all processes of a service.
-    let fuse = Command::new("pkill").args(["-TERM", "-P", &child.0.id().to_string()]).status();
-    assert!(fuse.expect("pkill").success());
-    // Signals without a meaning for the program.
-    send(&child, libc::SIGUSR1);
-    send(&child, libc::SIGUSR2);
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(is_swap(&device) && matches!(child.0.try_wait(), Ok(None)), "the area stays");
+    check_signals_leave_the_area(&mut child, &device);
     let mounts = fs::read_to_string("/proc/self/mounts").expect("a list");
     assert!(mounts.contains(area_folder.to_str().expect("text")), "{mounts}");
     // The pages of a program that runs come back.
