@@ -1,8 +1,8 @@
 //! The bytes in flight of all sessions of this process on one device.
 //!
-//! The window of the RDMAbox paper belongs to a card (section IV-A), because too many requests exhaust
-//! the card's caches. Sessions with the scope of the device share the bytes in flight,
-//! and each has its own policy. Invariants:
+//! The window of the RDMAbox paper belongs to a card (section IV-A), because too many requests
+//! exhaust the card's caches. Sessions with the scope of the device share the bytes in flight, and
+//! each has its own policy. Invariants:
 //! - a session without bytes in flight is always admitted. So no session waits for the completions
 //!   of another one, and a peer that is stopped blocks its own session only;
 //! - beyond that, the bytes in flight stay within the window;
@@ -175,8 +175,8 @@ mod tests {
     }
 
     proptest! {
-        /// After any steps of sessions: a session alone is admitted, the sum exceeds the window by one
-        /// request of each session at most, and in the end nothing is left.
+        /// A session alone is admitted, the sum exceeds the window by one request of each session
+        /// at most, and in the end nothing is left.
         #[test]
         fn the_sum_keeps_to_the_window(
             pages in 1..12u64,
