@@ -11,7 +11,7 @@ use std::{
 use rfs_proto::{Identity, ROOT_INO};
 
 use crate::{
-    cache::Cache,
+    cache::{Cache, uses::CacheUse},
     error::ClientError,
     inode::{access::AccessTimes, table::InodeTable},
     io::{
@@ -236,6 +236,11 @@ impl Client {
     /// Returns the state of the session, with its counters and latencies. Waits for no request.
     pub fn status(&self) -> Status {
         self.calls.remote.status()
+    }
+
+    /// Returns by name how often each cache of this client answered, since the client was made.
+    pub fn cache_uses(&self) -> impl Iterator<Item = (&'static str, CacheUse)> {
+        self.caching.cache.uses.sums()
     }
 
     /// Has `hear` run with the reason once no session can follow the lost one: the server came back

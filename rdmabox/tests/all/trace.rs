@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rdmabox::{
-    MemoryServer, ProviderKind, Session,
+    BatchMode, MemoryServer, ProviderKind, Session,
     trace::{self, LocalMemory, TraceEvent, TraceSink, Tracer, TransferKind},
 };
 
@@ -46,6 +46,13 @@ impl TraceSink for Heard {
 }
 
 fn session(provider: ProviderKind) -> (rdmabox::HostHandle, Arc<Session>, Heard, Arc<Tracer>) {
+    session_in(provider, BatchMode::Hybrid)
+}
+
+fn session_in(
+    provider: ProviderKind,
+    batch: BatchMode,
+) -> (rdmabox::HostHandle, Arc<Session>, Heard, Arc<Tracer>) {
     let directory = tempfile::tempdir().unwrap();
     let address = match provider {
         ProviderKind::Shm => directory.path().join("socket").to_str().unwrap().parse().unwrap(),
@@ -54,7 +61,7 @@ fn session(provider: ProviderKind) -> (rdmabox::HostHandle, Arc<Session>, Heard,
     let host = MemoryServer::listen(&[address], 1 << 20).unwrap();
     let heard = Heard::default();
     let tracer = Tracer::new(heard.clone());
-    let builder = Session::builder().provider(provider).trace(Arc::clone(&tracer));
+    let builder = Session::builder().provider(provider).batch(batch).trace(Arc::clone(&tracer));
     let session = builder.connect(&host.addresses()[0]).unwrap();
     (host, session, heard, tracer)
 }
@@ -89,6 +96,22 @@ fn a_merged_work_request_names_its_requests_and_its_memory() {
     tracer.set_on(false);
     write(0, &[1; 512]).unwrap().unwrap();
     assert!(heard.lines().is_empty());
+}
+
+/// Catches a post that names only the first work request of its chain.
+#[test]
+fn a_chain_of_work_requests_is_one_post() {
+    for (batch, chained) in [(BatchMode::Doorbell, true), (BatchMode::Single, false)] {
+        let (_host, session, heard, tracer) = session_in(ProviderKind::Tcp, batch);
+        let memory = MemoryServer::locate(&session).unwrap();
+        tracer.set_on(true);
+        let (first, second) = (memory.for_write(0, 512).unwrap(), memory.for_write(512, 512).unwrap());
+        session.write_vectored(&[(first, &[1; 512]), (second, &[2; 512])]).unwrap();
+        let posts: Vec<String> = heard.take().into_iter().filter(|line| line.starts_with("posted")).collect();
+        let expected: &[&str] =
+            if chained { &["posted 2 true"] } else { &["posted 1 true", "posted 1 true"] };
+        assert_eq!(posts, expected, "{batch:?}");
+    }
 }
 
 #[test]

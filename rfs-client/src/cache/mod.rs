@@ -15,6 +15,7 @@ pub(crate) mod lookup_prefetch;
 pub(crate) mod page_hold;
 pub(crate) mod pages;
 pub(crate) mod recall_log;
+pub(crate) mod uses;
 
 use std::{
     fmt,
@@ -28,7 +29,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::cache::{
     changes::Changes, dir_attrs::ChangedDirAttrs, dir_names::DirNames, lookup_prefetch::LookupPrefetch,
-    recall_log::RecallLog,
+    recall_log::RecallLog, uses::CacheUses,
 };
 
 /// Drops all cached names. Only their owner has a list of them. Does not block.
@@ -47,6 +48,7 @@ pub(crate) struct Cache {
     pub(crate) dir_attrs: Mutex<ChangedDirAttrs>,
     pub(crate) changes: Changes,
     pub(crate) names: NamesOwner,
+    pub(crate) uses: CacheUses,
 }
 
 /// The callback of the names' owner.

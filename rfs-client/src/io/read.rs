@@ -174,10 +174,12 @@ impl Reads {
                 // Most reads lie in one extent of a layout that is known.
                 let place = inode.layout.read().one_place(now.generation, offset, len);
                 if let Some(place) = place.filter(|_| len != 0) {
+                    self.layouts.count_use(true);
                     let found = Found::Mapped(&map.memory, map.offset + place as usize, len as usize);
                     return Ok(sink(found, target));
                 }
                 if inode.layout.read().generation() != now.generation {
+                    self.layouts.count_use(false);
                     self.layouts.follow_generation(&inode, now.generation)?;
                     continue;
                 }

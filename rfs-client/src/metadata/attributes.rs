@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rfs_proto::{Attr, Errno, Marks, Reply, Request, SetAttr};
 
 use crate::{
+    cache::uses::CacheKind,
     error::ClientError,
     inode::{Inode, table::InodeTable},
     remote::Remote,
@@ -83,6 +84,9 @@ impl Attributes {
     /// Returns an inode's marks, from the cache if it has them.
     pub(crate) fn marks(&self, ino: u64) -> Result<Marks, ClientError> {
         let known = self.inodes.get(ino).and_then(|inode| inode.attr_caching.lock().certain());
+        if self.caching.is_on() {
+            self.caching.cache.uses.count(CacheKind::Marks, known.is_some());
+        }
         known.map_or_else(|| self.getattr(ino).map(|attr| attr.marks), |(_, marks)| Ok(marks))
     }
 
@@ -95,9 +99,13 @@ impl Attributes {
         // Reading a mapped record costs less than this shortcut.
         if kept && !asks && !self.records.is_mapped() {
             self.remote.ready()?;
-            if let Some(attr) = self.caching.after_own_change(since, inode) {
+            let known = self.caching.after_own_change(since, inode);
+            self.caching.cache.uses.count(CacheKind::Attributes, known.is_some());
+            if let Some(attr) = known {
                 return Ok(inode.with_pending(attr));
             }
+        } else if self.caching.is_on() && !self.records.is_mapped() {
+            self.caching.cache.uses.count(CacheKind::Attributes, false);
         }
         let read = match inode.slot() {
             Some(slot) if !asks => self.records.read(ino, slot)?,
@@ -174,8 +182,11 @@ impl Attributes {
             if let Some(read) = self.records.privileges(&inode) {
                 return Ok(read);
             }
-            let certain = inode.attr_caching.lock().certain();
-            if let Some(certain) = certain.filter(|_| !self.records.is_mapped()) {
+            let certain = inode.attr_caching.lock().certain().filter(|_| !self.records.is_mapped());
+            if self.caching.is_on() {
+                self.caching.cache.uses.count(CacheKind::Marks, certain.is_some());
+            }
+            if let Some(certain) = certain {
                 return Ok(certain);
             }
         }

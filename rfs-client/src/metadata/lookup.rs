@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rfs_proto::{Attr, Errno, ROOT_INO, Reply, Request};
 
 use crate::{
-    cache::{dir_names::Mark, recall_log::RequestTime},
+    cache::{dir_names::Mark, recall_log::RequestTime, uses::CacheKind},
     error::ClientError,
     inode::table::InodeTable,
     metadata::{names::check_name, readdir::Directories},
@@ -50,7 +50,9 @@ impl Lookups {
             // absence of names in it.
             return Err(Errno::ESTALE.into());
         }
-        if let Some(known) = self.remembered(parent, name) {
+        let known = self.remembered(parent, name);
+        self.caching.cache.uses.count(CacheKind::Names, known.is_some());
+        if let Some(known) = known {
             return known;
         }
         if self.caching.cache.dir_names.lock().is_new(parent) {

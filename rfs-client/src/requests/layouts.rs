@@ -11,6 +11,7 @@ use rfs_proto::{Errno, Layout, Recall, Reply, Request};
 use smallvec::SmallVec;
 
 use crate::{
+    cache::uses::CacheKind,
     error::ClientError,
     inode::{
         Inode,
@@ -63,16 +64,21 @@ impl Layouts {
         self.fetch_layout(inode, None)
     }
 
-    /// Makes sure that the layout is known up to `to`.
-    pub(crate) fn know(&self, inode: &Inode, to: u64) -> Result<(), ClientError> {
+    /// Makes sure that the layout is known up to `to`. Returns true if it was known.
+    pub(crate) fn know(&self, inode: &Inode, to: u64) -> Result<bool, ClientError> {
         if inode.layout.read().known_to() >= to {
-            return Ok(());
+            return Ok(true);
         }
         let _calls = inode.layout_calls.lock();
-        if inode.layout.read().known_to() >= to {
-            return Ok(());
+        if inode.layout.read().known_to() < to {
+            self.fetch_layout(inode, None)?;
         }
-        self.fetch_layout(inode, None)
+        Ok(false)
+    }
+
+    /// Counts a read whose layout was known, or had to be fetched.
+    pub(crate) fn count_use(&self, was_known: bool) {
+        self.calls.caching.cache.uses.count(CacheKind::Layouts, was_known);
     }
 
     /// Returns true if the layout's holes are known to be holes still. Otherwise fetches the layout
@@ -201,18 +207,20 @@ impl Layouts {
         len: u64,
     ) -> Result<(Pieces, LayoutId), ClientError> {
         let _span = span("layout", "layout of a read");
-        self.know(inode, offset.saturating_add(len))?;
+        let was_known = self.know(inode, offset.saturating_add(len))?;
         let pieces = || {
             let layout = inode.layout.read();
             (layout.pieces(offset, len), layout.id())
         };
         let found = pieces();
         if !found.0.iter().any(|piece| matches!(piece, Piece::Hole { .. })) {
+            self.count_use(was_known);
             return Ok(found);
         }
         // The holes were confirmed, or the layout was fetched. Another thread may also have fetched
         // it since the first look.
-        self.holes_hold(inode)?;
+        let are_holes = self.holes_hold(inode)?;
+        self.count_use(was_known && are_holes);
         Ok(pieces())
     }
 

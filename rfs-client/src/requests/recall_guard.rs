@@ -10,8 +10,11 @@ use parking_lot::RwLockReadGuard;
 use rfs_proto::{Attr, Marks};
 
 use crate::{
-    cache::listing::ListingUse,
-    cache::recall_log::{RecallLog, RequestTime},
+    cache::{
+        listing::ListingUse,
+        recall_log::{RecallLog, RequestTime},
+        uses::CacheKind,
+    },
     inode::Inode,
     requests::cache_rules::CacheRules,
 };
@@ -132,7 +135,11 @@ impl<'c> RecallGuard<'c> {
         } else if self.holds_pages(attr) {
             inode.hold.hold_later(self.rules.inodes.sharing());
         }
-        inode.pages.opened(handle, kept)
+        let keeps = inode.pages.opened(handle, kept);
+        if self.rules.cache.is_on() {
+            self.rules.cache.uses.count(CacheKind::Pages, keeps);
+        }
+        keeps
     }
 
     /// Notes that a directory is opened as `handle`. Returns how the caller may use its cached
@@ -141,7 +148,11 @@ impl<'c> RecallGuard<'c> {
         let kept = self.rules.cache.is_on();
         let Some(inode) = self.rules.inodes.get(ino) else { return ListingUse::Bypass };
         inode.interest.used();
-        inode.listing.lock().opened(handle, kept)
+        let how = inode.listing.lock().opened(handle, kept);
+        if how != ListingUse::Bypass {
+            self.rules.cache.uses.count(CacheKind::Listings, how == ListingUse::Keep);
+        }
+        how
     }
 
     /// Returns false if the caller must drop the directory's cached listing before it is told that

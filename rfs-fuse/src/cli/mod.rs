@@ -327,7 +327,8 @@ pub struct Args {
     )]
     pub(crate) trace_limit: u64,
 
-    /// Print the session's counters as JSON at the end
+    /// Print the session's counters as JSON at the end, and nothing else on standard output. With
+    /// --daemon, a line of the log has them
     #[arg(long, help_heading = "Session")]
     pub stats_on_exit: bool,
 

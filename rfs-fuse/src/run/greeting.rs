@@ -62,10 +62,18 @@ pub(super) fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Clien
     // The foreground process waits for the line, and decides whether to print it.
     if args.detached || !args.quiet {
         let over = client.map_or_else(|| "own memory".to_owned(), |client| client.description());
-        let mut out = io::stdout().lock();
-        writeln!(out, "rfs-fuse: {} is mounted on {} ({over})", args.source(), mounted.path().display())
-            .and_then(|()| out.flush())
-            .ok();
+        let (source, path) = (args.source(), mounted.path().display());
+        let greeting = format!("rfs-fuse: {source} is mounted on {path} ({over})\n");
+        // Standard output has the counters only, so that a parser can read all of it.
+        let printed = match args.stats_on_exit && !args.detached {
+            true => io::stderr().write_all(greeting.as_bytes()),
+            false => {
+                let mut out = io::stdout().lock();
+                out.write_all(greeting.as_bytes()).and_then(|()| out.flush())
+            }
+        };
+        // If the output is closed, the line has no place to go.
+        printed.ok();
     }
     notify_manager(NotifyState::Ready);
     if args.detached && args.log_file.is_none() {

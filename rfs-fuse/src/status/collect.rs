@@ -6,12 +6,12 @@
 
 use std::{io, sync::Arc, time::Instant};
 
-use rfs_client::{Client, Status};
+use rfs_client::{CacheUse, Client, Status};
 use rfs_proto::{LockClass, VERSION};
 use rfs_status::{latency::Latency, logging, process::ProcessStatus};
 use rustix::fs::OFlags;
 
-use super::{LockWaitStatus, MountStatus, SessionState, SessionStatus};
+use super::{CacheStatus, LockWaitStatus, MountStatus, SessionState, SessionStatus};
 use crate::{
     fuse::{LockWait, LockWaits, RequestCounts},
     mount::connection,
@@ -67,6 +67,8 @@ impl StatusSource {
         };
         if let Some(ObservedMount { client, requests, locks }) = &self.observed {
             status.requests = requests.sums().map(|(kind, count)| (kind.to_owned(), count)).collect();
+            let used = |CacheUse { hits, misses }| CacheStatus { hits, misses };
+            status.caches = client.cache_uses().map(|(name, count)| (name.to_owned(), used(count))).collect();
             status.known_inodes = client.known_inodes() as u64;
             status.session = Some(session(client));
             status.lock_waits = locks.list().into_iter().map(lock_wait).collect();

@@ -1,10 +1,19 @@
 //! The status of a mount as metrics for Prometheus. No I/O, no locks, no clock.
 //!
-//! Labels are kinds of requests and names of the runtime's counters, which are constants.
+//! Labels are kinds of requests, and names of caches and of the runtime's counters, which are
+//! constants.
 
 use rfs_status::metrics::Exposition;
 
-use super::{MountStatus, SessionState, SessionStatus};
+use super::{CacheStatus, MountStatus, SessionState, SessionStatus};
+
+/// A counter of each cache: name, help, and its value.
+type CacheCounter = (&'static str, &'static str, fn(&CacheStatus) -> u64);
+
+const CACHE_COUNTERS: [CacheCounter; 2] = [
+    ("cache_hits_total", "Times that a cache of the mount answered.", |used| used.hits),
+    ("cache_misses_total", "Times that a cache of the mount could not answer.", |used| used.misses),
+];
 
 impl MountStatus {
     /// Returns the metrics in the text format of Prometheus.
@@ -16,6 +25,10 @@ impl MountStatus {
         metrics.gauges("mount_info", help, &["mount_point", "source", "cache"], [(labels, 1.0)]);
         let rows = self.requests.iter().map(|(kind, count)| (vec![kind.as_str()], *count as f64));
         metrics.counters("requests_total", "Requests of the kernel by kind.", &["kind"], rows);
+        for (name, help, count) in CACHE_COUNTERS {
+            let rows = self.caches.iter().map(|(cache, used)| (vec![cache.as_str()], count(used) as f64));
+            metrics.counters(name, help, &["cache"], rows);
+        }
         let waiting = self.waiting_requests.map(|waiting| (Vec::new(), waiting as f64));
         metrics.gauges("waiting_requests", "Requests of the kernel without a reply.", &[], waiting);
         metrics.gauge("known_inodes", "Inodes that the kernel knows.", self.known_inodes as f64);
@@ -67,12 +80,15 @@ mod tests {
         };
         let status = MountStatus {
             requests: BTreeMap::from([("read".into(), 9)]),
+            caches: BTreeMap::from([("names".into(), CacheStatus { hits: 5, misses: 4 })]),
             session: Some(session),
             ..MountStatus::default()
         };
         let text = status.metrics();
         for line in [
             "rfs_mount_requests_total{kind=\"read\"} 9\n",
+            "rfs_mount_cache_hits_total{cache=\"names\"} 5\n",
+            "rfs_mount_cache_misses_total{cache=\"names\"} 4\n",
             "rfs_mount_session_connected 1\n",
             "rfs_mount_reconnects_total 2\n",
             "rfs_mount_read_bytes_total 4096\n",

@@ -51,6 +51,8 @@ pub(crate) struct MountStatus {
     pub(crate) waiting_requests: Option<u64>,
     /// Number of requests of the kernel since the start, by kind.
     pub(crate) requests: BTreeMap<String, u64>,
+    /// Uses of the caches of the mount since the start, by cache.
+    pub(crate) caches: BTreeMap<String, CacheStatus>,
     /// Inodes that the kernel knows.
     pub(crate) known_inodes: u64,
     /// The session with the server.
@@ -64,6 +66,16 @@ pub(crate) struct MountStatus {
     /// Why the mount has not answered. All but the mount point and the device is empty then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+}
+
+/// How often a cache of a mount was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct CacheStatus {
+    /// Times that the cache answered.
+    pub(crate) hits: u64,
+    /// Times that it could not.
+    pub(crate) misses: u64,
 }
 
 /// The session of a mount with its server.

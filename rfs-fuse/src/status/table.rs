@@ -28,11 +28,15 @@ impl MountStatus {
                 let _ = write!(text, "\n{title}\n{table}");
             }
         };
-        let interval = match before {
-            Some(_) => format!("in the last {}", duration(self.seconds_since(before))),
-            None => "mean since the start".into(),
+        let (interval, counted) = match before {
+            Some(_) => {
+                let last = format!("in the last {}", duration(self.seconds_since(before)));
+                (last.clone(), last)
+            }
+            None => ("mean since the start".into(), "since the start".into()),
         };
         part(&format!("Requests of the kernel ({interval})"), self.requests_table(before));
+        part(&format!("Caches of the mount ({counted})"), self.caches_table(before));
         part(&format!("Session ({interval})"), self.session_table(before));
         part("Latencies since the session began", self.latencies_table());
         part("Lock requests that wait", self.locks_table());
@@ -97,6 +101,21 @@ impl MountStatus {
         let kinds: Vec<String> = kinds.iter().take(MAX_KINDS).map(kind).collect();
         if !self.requests.is_empty() {
             table.row([rate(all as f64 / seconds), kinds.join(", ")]);
+        }
+        table
+    }
+
+    fn caches_table(&self, before: Option<&MountStatus>) -> Table {
+        let mut table = Table::new(&["cache", ">hits", ">misses", ">ratio"]);
+        for (name, now) in &self.caches {
+            let earlier = before.and_then(|before| before.caches.get(name)).copied().unwrap_or_default();
+            let hits = now.hits.saturating_sub(earlier.hits);
+            let misses = now.misses.saturating_sub(earlier.misses);
+            let all = hits + misses;
+            if all > 0 {
+                let ratio = format!("{:.0} %", 100.0 * hits as f64 / all as f64);
+                table.row([name.clone(), hits.to_string(), misses.to_string(), ratio]);
+            }
         }
         table
     }
@@ -193,7 +212,10 @@ fn since<'a>(now: &'a BTreeMap<String, u64>, before: Option<&BTreeMap<String, u6
 mod tests {
     use rfs_status::{latency::Latency, process::ProcessStatus};
 
-    use super::{super::LockWaitStatus, *};
+    use super::{
+        super::{CacheStatus, LockWaitStatus},
+        *,
+    };
 
     fn status(uptime_seconds: f64, reads: u64) -> MountStatus {
         let latency = Latency { count: reads, p50_seconds: 0.000_012, ..Latency::default() };
@@ -226,6 +248,21 @@ mod tests {
         // A reconnect begins the counters of the session anew.
         let text = status(110.0, 500).render(Some(&status(100.0, 1000)));
         assert!(text.contains("read 50"), "{text}");
+    }
+
+    #[test]
+    fn uses_of_caches_are_those_of_the_interval() {
+        let with = |hits, misses| {
+            let used = CacheStatus { hits, misses };
+            let caches =
+                BTreeMap::from([("names".into(), used), ("listings".into(), CacheStatus::default())]);
+            MountStatus { caches, ..status(1.0, 1) }
+        };
+        let text = with(3, 1).render(None);
+        assert!(text.contains("names     3       1   75 %") && !text.contains("listings"), "{text}");
+        let text = with(3, 2).render(Some(&with(3, 1)));
+        assert!(text.contains("names     0       1    0 %"), "{text}");
+        assert!(!with(3, 2).render(Some(&with(3, 2))).contains("Caches"), "{text}");
     }
 
     #[test]

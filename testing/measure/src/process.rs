@@ -201,7 +201,8 @@ impl Guarded {
         Error::Child { program: self.name.clone(), what }
     }
 
-    /// Blocks until `ready` returns a value for the standard output so far.
+    /// Blocks until `ready` returns a value for the standard output so far, or for the standard
+    /// error.
     ///
     /// # Errors
     /// If the child ends first, `limit` elapses, or a signal arrives.
@@ -213,7 +214,7 @@ impl Guarded {
     ) -> Result<T> {
         let found = interrupt.wait(limit, || {
             let ended = self.ended()?.is_some();
-            match ready(&self.stdout.text()) {
+            match ready(&self.stdout.text()).or_else(|| ready(&self.stderr.text())) {
                 Some(found) => Ok(Some(found)),
                 None if ended => Err(self.failure("ended")),
                 None => Ok(None),

@@ -15,6 +15,7 @@ use std::{
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -244,11 +245,31 @@ pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rfs-fuse"))
 }
 
+/// Reads the output of a program. Sends its greeting, and returns the rest.
+fn read(output: impl Read + Send + 'static, greets: mpsc::Sender<String>) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let (mut greets, mut rest) = (Some(greets), String::new());
+        for line in BufReader::new(output).lines() {
+            let line = line.expect("UTF-8") + "\n";
+            match greets.take_if(|_| line.contains(" is mounted on ")) {
+                // The test may have failed meanwhile.
+                Some(greets) => drop(greets.send(line)),
+                None => {
+                    eprint!("{line}");
+                    rest += &line;
+                }
+            }
+        }
+        rest
+    })
+}
+
 /// A mount in the foreground, unmounted when dropped.
 pub(crate) struct Mount {
     child: Child,
     pub(crate) point: PathBuf,
     pub(crate) greeting: String,
+    stdout: Option<thread::JoinHandle<String>>,
     stderr: Option<thread::JoinHandle<String>>,
     _dir: Option<TempDir>,
 }
@@ -272,18 +293,13 @@ impl Mount {
 
     /// Returns the mount of a program with pipes as output when it reports that the mount works.
     pub(crate) fn adopt(mut child: Child, point: &Path) -> Mount {
-        let mut stderr = child.stderr.take().expect("piped");
-        let stderr = thread::spawn(move || {
-            let mut said = String::new();
-            stderr.read_to_string(&mut said).expect("UTF-8");
-            eprint!("{said}");
-            said
-        });
-        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut greeting = String::new();
-        stdout.read_line(&mut greeting).expect("UTF-8");
-        child.stdout = Some(stdout.into_inner());
-        let mut mount = Mount { child, point: point.to_owned(), greeting, stderr: Some(stderr), _dir: None };
+        // With --stats-on-exit, the greeting is on stderr.
+        let (greets, greeted) = mpsc::channel();
+        let stdout = read(child.stdout.take().expect("piped"), greets.clone());
+        let stderr = read(child.stderr.take().expect("piped"), greets);
+        let greeting = greeted.recv().unwrap_or_default();
+        let (stdout, stderr) = (Some(stdout), Some(stderr));
+        let mut mount = Mount { child, point: point.to_owned(), greeting, stdout, stderr, _dir: None };
         if mount.greeting.is_empty() {
             let (status, said) = mount.wait();
             panic!("no mount: {status}: {said}");
@@ -307,28 +323,19 @@ impl Mount {
         self.child.try_wait().is_ok_and(|status| status.is_none())
     }
 
-    /// Waits for the end of the process. Returns its status and stderr.
+    /// Waits for the end of the process. Returns its status, and stderr without the greeting.
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
         let status = exit_of(&mut self.child);
         let said = self.stderr.take().map_or_else(String::new, |reader| reader.join().expect("reader"));
         (status, said)
     }
 
-    /// Returns the rest of stdout, after the end.
-    pub(crate) fn stdout(&mut self) -> String {
-        let mut rest = String::new();
-        if let Some(mut stdout) = self.child.stdout.take() {
-            stdout.read_to_string(&mut rest).expect("UTF-8");
-        }
-        rest
-    }
-
     /// Unmounts a mount with `--stats-on-exit`. Returns its statistics.
     pub(crate) fn report(mut self) -> serde_json::Value {
         self.signal(Signal::TERM);
         assert_eq!(self.wait().0.code(), Some(0));
-        let said = self.stdout();
-        serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON")
+        let said = self.stdout.take().expect("read once").join().expect("reader");
+        serde_json::from_str(&said).expect("JSON")
     }
 
     /// Unmounts as [`report`](Self::report) does. Returns the counters with these names.

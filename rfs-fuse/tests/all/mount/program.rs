@@ -18,7 +18,7 @@ use crate::common::{
     Lender, Mount, NOBODY, Over, directory, eventually, is_mounted, mapped::Mapped, pattern, program,
     providers,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 const MIB: u64 = 1 << 20;
 
@@ -351,6 +351,28 @@ fn counters_are_printed_at_the_end() {
     let counters = report["counters"].as_object().expect("counters");
     assert!(!counters.is_empty());
     assert!(counters.values().any(|value| value.as_u64() >= Some(MIB)), "{report}");
+}
+
+/// Catches a line on standard output that is no JSON.
+#[test]
+fn standard_output_has_only_the_counters() {
+    let lender = Lender::new(16 * MIB);
+    for mode in [&[][..], &["--quiet"], &["--takeover"]] {
+        let point = directory();
+        let mut command = program();
+        command.args(["--stats-on-exit"]).args(mode).arg(lender.address(Over::Shm)).arg(point.path());
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = child.expect("rfs-fuse starts");
+        assert!(eventually(|| is_mounted(point.path())));
+        fs::write(point.path().join("file"), b"x").expect("written");
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("signal sent");
+        let output = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{mode:?}: {said}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert!(report["counters"].is_object(), "{mode:?}: {report}");
+        assert_eq!(said.contains("is mounted on"), !mode.contains(&"--quiet"), "{mode:?}: {said}");
+    }
 }
 
 #[test]

@@ -6,14 +6,14 @@ mod prometheus;
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     os::unix::{
         fs::{MetadataExt, PermissionsExt},
         process::CommandExt,
     },
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -59,6 +59,41 @@ fn control_socket(mount: &Mount) -> PathBuf {
     Path::new("/run/rfs-fuse").join(format!("mount-{major}:{minor}"))
 }
 
+/// Checks that hits and misses of caches grow by the requests that this makes.
+fn assert_caches_count(mount: &Mount) {
+    let uses = |cache: &str| {
+        let now = status(mount);
+        ["hits", "misses"].map(|what| now["caches"][cache][what].as_u64().expect("a counter"))
+    };
+    let grow = |cache: &str, [hits, misses]: [u64; 2], act: &dyn Fn()| {
+        let before = uses(cache);
+        act();
+        let now = uses(cache);
+        assert_eq!([now[0] - before[0], now[1] - before[1]], [hits, misses], "{cache}");
+    };
+    let directory = mount.path("caches");
+    fs::create_dir(&directory).expect("made");
+    // A new directory is listed once, and all other names are absent then.
+    let absent = |name: &str| assert!(!directory.join(name).exists());
+    grow("names", [0, 1], &|| absent("one"));
+    grow("names", [2, 0], &|| ["two", "three"].into_iter().for_each(absent));
+    let list = || assert_eq!(fs::read_dir(&directory).expect("listed").count(), 0);
+    grow("listings", [0, 1], &list);
+    grow("listings", [1, 0], &list);
+    let read = || assert_eq!(fs::read(mount.path("file")).expect("read").len(), 64 << 10);
+    read();
+    grow("pages", [1, 0], &read);
+    let dropped = || {
+        let file = fs::File::open(mount.path("file")).expect("opened");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("dropped");
+    };
+    dropped();
+    let [hits, misses] = uses("layouts");
+    read();
+    let [more, same] = uses("layouts");
+    assert!(more > hits && same == misses, "{hits} {misses} {more} {same}");
+}
+
 /// Catches figures that do not grow with requests, and a server that does not know its mounts.
 #[test]
 fn figures_agree_with_the_test_and_with_the_server() {
@@ -78,6 +113,7 @@ fn figures_agree_with_the_test_and_with_the_server() {
         if !checked() {
             assert!(written(&now) - written(&before) >= 64 << 10, "{now:#}");
         }
+        assert_caches_count(&mount);
         assert_eq!(now["session"]["state"], "connected");
         assert_eq!(now["session"]["mapped"], over == Over::Shm);
         assert!(now["session"]["latencies"]["call"]["count"].as_u64() > Some(5), "{now:#}");
@@ -96,6 +132,49 @@ fn figures_agree_with_the_test_and_with_the_server() {
         assert!(table.contains("mkdir") && table.contains("Latencies"), "{table}");
         mount.unmount();
     }
+}
+
+/// A program whose output is read line by line, killed when dropped.
+struct Watch(Child);
+
+impl Watch {
+    fn start(mount: &Mount, options: &[&str]) -> (Watch, impl Iterator<Item = String> + use<>) {
+        let mut command = program();
+        command.arg("status").arg(&mount.point).args(options).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("rfs-fuse runs");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        (Watch(child), lines.map(|line| line.expect("UTF-8")))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Catches a watch that asks once, output that no parser reads, and rates of the whole time.
+#[test]
+fn a_watch_goes_on_and_prints_each_time() {
+    let lender = Lender::new(16 * MIB);
+    let mount = lender.mount(Over::Shm, &[]);
+    let (_watch, mut lines) = Watch::start(&mount, &["--watch", "0.1", "--json"]);
+    let mut next = || serde_json::from_str::<Value>(&lines.next().expect("a line")).expect("JSON");
+    let first = next();
+    fs::create_dir(mount.path("d")).expect("made");
+    let later =
+        (0..600).map(|_| next()).find(|status| status["requests"]["mkdir"] == 1).expect("the request");
+    let up = |status: &Value| status["process"]["uptime_seconds"].as_f64().expect("seconds");
+    assert!(up(&later) > up(&first), "{first} {later}");
+    // Two tables: the first has means, and the second the rates of the time in between.
+    let (_watch, mut lines) = Watch::start(&mount, &["--watch=0.1"]);
+    for words in ["Requests of the kernel (mean since the start)", "Requests of the kernel (in the last "] {
+        let line = lines.find(|line| line.starts_with("Requests of the kernel")).expect("a table");
+        assert!(line.starts_with(words), "{line}");
+    }
+    assert_eq!(asked(&["--watch=nan"]).status.code(), Some(2));
+    mount.unmount();
 }
 
 /// Catches a question that touches the mount, or waits for its server.
@@ -165,6 +244,8 @@ fn the_server_tells_requests_that_wait_for_another_mount_from_others() {
     });
     let (mount, other) = (lender.mount(Over::Shm, &[]), lender.mount(Over::Shm, &[]));
     fs::write(mount.path("file"), "bytes").expect("written");
+    // No mount keeps attributes of a file that another one has open for writing.
+    lender.all_closed_but(0);
     // The other mount has the attributes, and does not acknowledge their recall for a while.
     fs::metadata(other.path("file")).expect("found");
     stop(other.pid());

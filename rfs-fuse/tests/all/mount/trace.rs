@@ -119,10 +119,10 @@ fn with_aligned<R>(act: impl FnOnce(&[u8]) -> R) -> R {
 }
 
 /// Records 16 adjacent writes that a program makes at once, and the end of the mount.
-fn parallel_writes(over: Over) -> Events {
+fn parallel_writes(over: Over, options: &[&str]) -> Events {
     let (lender, dir) = (Lender::new(64 * MIB), directory());
     let path = dir.path().join("trace.json");
-    let mount = lender.mount(over, &["--trace", path.to_str().expect("UTF-8")]);
+    let mount = lender.mount(over, &[options, &["--trace", path.to_str().expect("UTF-8")]].concat());
     with_aligned(|bytes| {
         let file = blocks(&mount, bytes);
         Aio::new(BLOCKS).write(&file, bytes, BLOCK);
@@ -145,7 +145,7 @@ fn merged_writes_name_their_requests() {
     }
     for over in providers().into_iter().filter(|over| *over != Over::Shm) {
         let merges = |_| {
-            let events = parallel_writes(over);
+            let events = parallel_writes(over, &[]);
             assert_eq!(events.state(), ("ended", 0));
             events.check_pairs(&["request", "queue", "work request"]);
             events.check_threads();
@@ -178,13 +178,43 @@ fn merged_writes_name_their_requests() {
     }
 }
 
+/// Catches a trace that does not tell which work requests had a doorbell in common.
+#[test]
+fn chained_writes_are_one_post() {
+    if checked() {
+        return eprintln!("not run: with checksums the server makes the writes");
+    }
+    for over in providers().into_iter().filter(|over| *over != Over::Shm) {
+        let chains = |batch: &str| {
+            let events = parallel_writes(over, &["--batch", batch]);
+            let carried: HashMap<u64, BTreeSet<u64>> = events
+                .of_kind("work request", "b")
+                .filter(|event| event["args"]["kind"] == "write" && event["args"]["bytes"] == BLOCK)
+                .filter_map(|event| {
+                    Some((event["args"]["work_request"].as_u64()?, numbers(event, "requests")))
+                })
+                .collect();
+            // The requests of each post.
+            let posts = events.of_kind("post", "X").map(|event| {
+                let work_requests = numbers(event, "work_requests");
+                assert_eq!(event["args"]["chained"], work_requests.len(), "{event}");
+                let requests = work_requests.iter().filter_map(|number| carried.get(number)).flatten();
+                requests.collect::<BTreeSet<_>>().len()
+            });
+            posts.max().expect("a post")
+        };
+        assert_eq!(chains("single"), 1);
+        assert!((0..TRIES).any(|_| chains("doorbell") >= 2), "no writes were chained over {over:?}");
+    }
+}
+
 /// Catches a trace that shows no copy, or work requests that do not exist.
 #[test]
 fn over_shared_memory_the_bytes_are_copied_on_the_spot() {
     if checked() || !providers().contains(&Over::Shm) {
         return eprintln!("not run: it takes shared memory, and no checksums");
     }
-    let events = parallel_writes(Over::Shm);
+    let events = parallel_writes(Over::Shm, &[]);
     events.check_pairs(&["request"]);
     events.check_threads();
     let copies = events.of_kind("copy", "X").filter(|event| {

@@ -12,6 +12,7 @@ use std::{
             net::{SocketAddr, UnixStream},
         },
     },
+    path::Path,
     process::Command,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
@@ -80,8 +81,8 @@ fn open_files_survive_a_kill_and_calls_wait_at_most_a_second() {
         let mut mapped = Mapped::new(&named, 8192);
         mapped.write(4096, b"mapped");
         for round in 0..3_u8 {
-            kill_program(mount);
             let began = Instant::now();
+            kill_program(mount);
             named.write_all_at(&[round], u64::from(round)).expect("written after a kill");
             assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
             let mut found = vec![0; bytes.len()];
@@ -324,8 +325,31 @@ fn requests_in_flight_are_carried_out_once() {
     });
 }
 
+#[test]
+fn signals_without_a_purpose_leave_a_mount_and_its_caretaker_as_they_are() {
+    each(|_, mount, _| {
+        fs::write(mount.path("file"), b"x").expect("written");
+        let program = serving(mount).expect("a program");
+        for signal in [Signal::USR1, Signal::USR2, Signal::PIPE] {
+            for process in [mount.pid(), program] {
+                kill_process(process, signal).expect("signal sent");
+            }
+        }
+        assert_eq!(fs::read(mount.path("file")).expect("read"), b"x");
+        // The next program would run by now.
+        thread::sleep(Duration::from_millis(200));
+        fs::write(mount.path("other"), b"y").expect("written");
+        assert_eq!(serving(mount), Some(program));
+    });
+}
+
 fn upgrade(mount: &Mount) -> (Option<i32>, String) {
-    let output = program().arg("upgrade").arg(&mount.point).output().expect("run");
+    upgrade_to(program(), mount)
+}
+
+/// Runs the command for upgrades of a program.
+fn upgrade_to(mut program: Command, mount: &Mount) -> (Option<i32>, String) {
+    let output = program.arg("upgrade").arg(&mount.point).output().expect("run");
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     (output.status.code(), said)
 }
@@ -369,20 +393,94 @@ fn an_upgrade_with_invalid_options_is_refused() {
     mount.unmount();
 }
 
+/// Catches an upgrade that runs the old file again.
+#[test]
+fn an_upgrade_runs_the_file_of_another_path() {
+    let lender = Lender::new(16 * MIB);
+    let mount = lender.mount(Over::Shm, TAKEOVER);
+    let file = open(&mount.path("file"));
+    let (dir, old) = (directory(), program().get_program().to_owned());
+    // Another name would be that of a mount helper.
+    let new = dir.path().join("rfs-fuse");
+    // A file that this process wrote could still be open in a child of another test.
+    assert!(Command::new("cp").arg(&old).arg(&new).status().expect("cp").success());
+    let runs = || {
+        let pid = serving(&mount).expect("a program").as_raw_nonzero();
+        fs::read_link(format!("/proc/{pid}/exe")).expect("a program")
+    };
+    for path in [new.as_os_str(), &old] {
+        let (status, said) = upgrade_to(Command::new(path), &mount);
+        assert_eq!(status, Some(0), "{said}");
+        assert_eq!(runs().as_os_str(), path);
+        file.write_all_at(b"on", 0).expect("written");
+        kill_program(&mount);
+        assert_eq!(runs().as_os_str(), path, "after a kill");
+        file.write_all_at(b"on", 0).expect("written");
+    }
+    mount.unmount();
+}
+
+/// Returns the answer of a mount's caretaker to a request for an upgrade to this program.
+fn answer(mount: &Mount, program: &Path) -> String {
+    let device = fs::metadata(&mount.point).expect("found").dev();
+    let name = format!("rfs-caretaker-{}:{}", major(device), minor(device));
+    let address = SocketAddr::from_abstract_name(name).expect("a name");
+    let mut caretaker = UnixStream::connect_addr(&address).expect("connected");
+    caretaker.write_all(&[program.as_os_str().as_bytes(), b"\n"].concat()).expect("asked");
+    let mut said = String::new();
+    caretaker.read_to_string(&mut said).expect("answered");
+    said
+}
+
 #[test]
 fn a_program_on_the_mount_itself_is_refused() {
     let lender = Lender::new(16 * MIB);
     let mount = lender.mount(Over::Shm, TAKEOVER);
     let file = mount.path("program");
     fs::write(&file, b"#!/bin/sh\n").expect("written");
-    let device = fs::metadata(&file).expect("found").dev();
-    let name = format!("rfs-caretaker-{}:{}", major(device), minor(device));
-    let address = SocketAddr::from_abstract_name(name).expect("a name");
-    let mut caretaker = UnixStream::connect_addr(&address).expect("connected");
-    caretaker.write_all(&[file.as_os_str().as_bytes(), b"\n"].concat()).expect("asked");
-    let mut said = String::new();
-    caretaker.read_to_string(&mut said).expect("answered");
+    let said = answer(&mount, &file);
     assert!(said.contains("on the mount itself"), "{said}");
+    mount.unmount();
+}
+
+/// Has this program answer a caretaker as a version of rfs-fuse with another kept format would. It
+/// runs before `main`. A script would not do: a caretaker runs open files, which the interpreter of
+/// a script does not have.
+extern "C" fn answer_as_another_version() {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == "--kept-format") {
+        println!("{OTHER_FORMAT}");
+        std::process::exit(0);
+    }
+}
+
+const OTHER_FORMAT: u64 = u64::MAX;
+
+// SAFETY: the C library calls each pointer of this section once, before `main`, and std has the
+// arguments by then.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static BEFORE_MAIN: extern "C" fn() = answer_as_another_version;
+
+#[test]
+fn a_program_that_cannot_continue_is_refused_and_the_mount_goes_on() {
+    let lender = Lender::new(16 * MIB);
+    let mount = lender.mount(Over::Shm, TAKEOVER);
+    let file = open(&mount.path("file"));
+    let before = serving(&mount);
+    let own = std::env::current_exe().expect("this program");
+    let other_format = format!("in format {OTHER_FORMAT}");
+    for (path, words) in [
+        (own.as_path(), [other_format.as_str(), "unmount and mount again"]),
+        (Path::new("/bin/true"), ["/bin/true", "no rfs-fuse that can take over"]),
+        (Path::new("/nowhere/rfs-fuse"), ["/nowhere/rfs-fuse", "No such file"]),
+    ] {
+        let said = answer(&mount, path);
+        assert!(said.starts_with("error ") && words.iter().all(|word| said.contains(word)), "{said}");
+        file.write_all_at(b"on", 0).expect("written");
+        assert_eq!(serving(&mount), before, "the program was replaced");
+    }
+    kill_program(&mount);
+    file.write_all_at(b"on", 0).expect("the mount goes on");
     mount.unmount();
 }
 

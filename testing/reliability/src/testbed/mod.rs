@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 pub(crate) use memory::{Memory, growth};
 pub(crate) use network::{Host, Network};
-pub(crate) use processes::{stuck, succeed as run_program, time_until};
+pub(crate) use processes::{stuck, time_until};
 
 use crate::error::{Error, Result};
 use pool::Stores;

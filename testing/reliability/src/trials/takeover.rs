@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use measure::process::Invocation;
+use measure::process::{Guarded, Invocation};
 use rustix::{
     fs::{FlockOperation, flock},
     process::{Pid, Signal, kill_process},
@@ -22,7 +22,7 @@ use rustix::{
 use crate::{
     error::{Error, Result},
     report::Report,
-    testbed::{Host, Mount, Plan, Testbed, run_program, stuck, time_until},
+    testbed::{Host, Mount, Plan, Testbed, stuck, time_until},
     users::{SharedDir, Tally, User, content, counted},
 };
 
@@ -31,8 +31,10 @@ const MOUNTS: usize = 2;
 const USERS: usize = 2;
 /// Longest operation that is allowed.
 const LONGEST: Duration = Duration::from_secs(2);
-/// Time in which the next program has to begin.
-const BEGINS: Duration = Duration::from_secs(20);
+/// Longest time without a program that answers that is allowed.
+const ANSWERS: Duration = Duration::from_secs(1);
+/// Time after which a next program is no longer waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest random pause between two kills, beyond the shortest one.
 const PAUSE: Duration = Duration::from_millis(800);
 const SHORTEST: Duration = Duration::from_millis(550);
@@ -82,12 +84,13 @@ pub(crate) fn run(plan: &Plan, kills: u32, upgrades: u32) -> Result<Report> {
         }
         (done, all, appended)
     });
-    let longest_start = done?;
+    let unserved = done?;
     let title =
         format!("programs of mounts over {} killed {kills} times, replaced {upgrades} times", plan.provider);
     let mut report = Report::new(title);
     report_users(&mut report, &mounts, &tally);
-    report.note("until the next program runs, at most", format!("{} ms", longest_start.as_millis()));
+    let found = format!("{} ms", unserved.as_millis());
+    report.check("first reply of the next program after, at most", found, "within 1 s", unserved <= ANSWERS);
     let counted = counted(&mounts[0].point)?;
     let lost = tally.counted.abs_diff(counted);
     report.check("counted under a lock, and lost", format!("{counted}, {lost}"), "none lost", lost == 0);
@@ -124,7 +127,8 @@ fn without_program(verb: &str, mount: &Mount) -> Error {
     Error::Wrong(format!("{point}: no program {verb}:\n    {words}"))
 }
 
-/// Kills and replaces programs. Returns the longest time until the next program ran.
+/// Kills and replaces programs. Returns the longest time from the end of a program until the first
+/// reply of the next one.
 fn fault_all(plan: &Plan, mounts: &[Mount], (kills, upgrades): (u32, u32)) -> Result<Duration> {
     let mut longest = Duration::ZERO;
     let all = kills + upgrades;
@@ -132,36 +136,62 @@ fn fault_all(plan: &Plan, mounts: &[Mount], (kills, upgrades): (u32, u32)) -> Re
         plan.interrupt.check()?;
         thread::sleep(SHORTEST + fastrand::u32(..=PAUSE.as_micros() as u32) * Duration::from_micros(1));
         let mount = &mounts[fastrand::usize(..mounts.len())];
-        let before = serving(mount.process()).ok_or_else(|| without_program("serves", mount))?;
-        let began = Instant::now();
         // Upgrades are spread evenly over the kills.
-        if (number + 1) * upgrades / all > number * upgrades / all {
-            let command = Invocation::new(plan.bin_dir.join("rfs-fuse")).arg("upgrade").arg(&mount.point);
-            run_program(&command)?;
-        } else {
-            let pid = Pid::from_raw(before as i32).ok_or_else(|| Error::Wrong("no process".into()))?;
-            kill_process(pid, Signal::KILL).map_err(|e| Error::io("a signal")(e.into()))?;
-        }
-        let next = || serving(mount.process()).is_some_and(|now| now != before);
-        let begins = time_until(BEGINS, next).map(|_| began.elapsed());
-        longest = longest.max(begins.ok_or_else(|| without_program("continues", mount))?);
+        let is_upgrade = (number + 1) * upgrades / all > number * upgrades / all;
+        longest = longest.max(fault(plan, mount, is_upgrade)?);
     }
     // The last program serves.
     thread::sleep(PAUSE);
     Ok(longest)
 }
 
+/// Kills or replaces the program of a mount. Returns the time from its end until the first reply of
+/// the next one.
+fn fault(plan: &Plan, mount: &Mount, is_upgrade: bool) -> Result<Duration> {
+    let caretaker = mount.process();
+    let before = serving(caretaker).ok_or_else(|| without_program("serves", mount))?;
+    let upgrade = if is_upgrade {
+        let command = Invocation::new(plan.bin_dir.join("rfs-fuse")).arg("upgrade").arg(&mount.point);
+        let command = Guarded::spawn(&command, Path::new("/"))?;
+        // The program serves until its caretaker has checked the next one.
+        let ends = time_until(PATIENCE, || !is_child(before, caretaker));
+        ends.map(|_| Some(command)).ok_or_else(|| without_program("is replaced", mount))?
+    } else {
+        None
+    };
+    let began = Instant::now();
+    if !is_upgrade {
+        let pid = Pid::from_raw(before as i32).ok_or_else(|| Error::Wrong("no process".into()))?;
+        kill_process(pid, Signal::KILL).map_err(|e| Error::io("a signal")(e.into()))?;
+    }
+    let next = || serving(caretaker).is_some_and(|now| now != before);
+    time_until(PATIENCE, next).ok_or_else(|| without_program("continues", mount))?;
+    // The kernel does not know the name, so the next program answers.
+    match mount.point.join(format!("unknown{}", fastrand::u64(..))).symlink_metadata() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        found => return found.map_err(Error::io("look up")).and(Err(Error::Wrong("a new name".into()))),
+    }
+    let answered = began.elapsed();
+    if let Some(mut command) = upgrade {
+        command.wait_success(&plan.interrupt, PATIENCE, |_| {})?;
+    }
+    Ok(answered)
+}
+
+/// Returns true if a process is a child of another one, and its main thread has not ended.
+fn is_child(pid: u32, parent: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, which may contain anything, then the state and the parent.
+    let mut fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
+    fields.next().is_some_and(|state| state != "Z" && state != "X")
+        && fields.next().and_then(|found| found.parse().ok()) == Some(parent)
+}
+
 /// Returns the program that a caretaker has started.
 fn serving(caretaker: u32) -> Option<u32> {
-    let pids = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let is_child = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name, which may contain anything, then the state and the parent.
-        let mut fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
-        fields.next().is_some_and(|state| state != "Z" && state != "X")
-            && fields.next().and_then(|parent| parent.parse().ok()) == Some(caretaker)
-    };
-    pids.into_iter().find(is_child)
+    let mut pids =
+        fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.find(|pid| is_child(*pid, caretaker))
 }
 
 /// Appends records until `stop` is set. Returns the number of records.
