@@ -165,10 +165,14 @@ impl Admission {
 
     fn try_admit_on(&self, device: &SharedWindow, charge: u64) -> bool {
         let own = self.in_flight.load(Ordering::Acquire);
-        let is_waiting = device.waits.load(Ordering::Relaxed);
-        let share = device.bytes.share(self.policy.window(), is_waiting);
-        let within_share = own.checked_add(charge).is_some_and(|total| total <= share);
-        let admits = |total| own == 0 || within_share && self.policy.admit(total, charge);
+        let share = self.policy.window() / device.bytes.active();
+        let may_exceed_share = !device.bytes.has_waiting_beside(device.waits.load(Ordering::Relaxed));
+        let is_in_share = own.checked_add(charge).is_some_and(|total| total <= share);
+        let admits = |total| {
+            own == 0
+                || (may_exceed_share || is_in_share) && self.policy.admit(total, charge)
+                || self.is_guaranteed(own, charge, total, device)
+        };
         let admitted = device.bytes.try_add(charge, admits);
         if admitted && charge > 0 {
             // A completion may have removed the last bytes since.
@@ -179,16 +183,35 @@ impl Admission {
             }
         }
         device.set_waiting(!admitted);
+        if !admitted && self.in_flight() == 0 {
+            // The last completion came before the refusal was noted. The next request is admitted.
+            device.set_waiting(false);
+        }
         admitted
+    }
+
+    /// Returns true if a session may exceed the window of its device: it stays within its share, as
+    /// all active sessions would with as many bytes each, and the sum exceeds the window by one
+    /// share at most. So a peer that is stopped, and holds the window, leaves others a share.
+    fn is_guaranteed(&self, own: u64, charge: u64, total: u64, device: &SharedWindow) -> bool {
+        let (window, active) = (self.policy.window(), device.bytes.active());
+        let share = window / active;
+        window < u64::MAX
+            && total > share
+            && self.policy.admit(own.saturating_mul(active), charge.saturating_mul(active))
+            && self.policy.admit(total - share, charge)
     }
 
     /// Removes a request that was not executed, or whose latency is not meaningful.
     pub(crate) fn release(&self, bytes: u64) {
         let charge = charge(bytes);
+        // The device first: a session without bytes is admitted in any case.
+        if let Some(device) = &self.device {
+            device.bytes.remove(charge);
+        }
         let before = self.in_flight.fetch_sub(charge, Ordering::AcqRel);
         debug_assert!(before >= charge, "released {charge} bytes of {before} in flight");
         let Some(device) = self.device.as_ref().filter(|_| charge > 0) else { return };
-        device.bytes.remove(charge);
         if before == charge {
             device.bytes.set_active(false);
             // The next request is admitted in any case.

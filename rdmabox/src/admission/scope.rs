@@ -6,10 +6,10 @@ use std::{fmt, str::FromStr};
 ///
 /// The paper's window belongs to the card (section IV-A). With the scope of the device, all
 /// sessions of this process with that scope on the same device count. Each of them has its own
-/// window, which it compares with the bytes of all. A session without bytes in flight is always
-/// admitted, so the sum may exceed the window by one work request of each session. Then a peer that
-/// is stopped blocks no other session. While a session waits for room, no other one takes more than
-/// its share of the window: the window divided by the sessions with bytes in flight.
+/// window, which it compares with the bytes of all. Its share is the window divided by the sessions
+/// with bytes in flight. While a session waits for room, no other one takes more than its share. A
+/// session gets its share even if others hold the window, because their peers may be stopped. So
+/// the sum may exceed the window by one share, and by one work request of each session.
 ///
 /// Its text is `by-provider`, `session` or `device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

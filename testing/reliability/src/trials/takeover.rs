@@ -33,6 +33,8 @@ const USERS: usize = 2;
 const LONGEST: Duration = Duration::from_secs(2);
 /// Longest time without a program that answers that is allowed.
 const ANSWERS: Duration = Duration::from_secs(1);
+/// Trials with fewer kills and upgrades run beside other steps of `ci/test`, which delay programs.
+const LONG_TRIAL: u32 = 50;
 /// Time after which a next program is no longer waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest random pause between two kills, beyond the shortest one.
@@ -90,7 +92,9 @@ pub(crate) fn run(plan: &Plan, kills: u32, upgrades: u32) -> Result<Report> {
     let mut report = Report::new(title);
     report_users(&mut report, &mounts, &tally);
     let found = format!("{} ms", unserved.as_millis());
-    report.check("first reply of the next program after, at most", found, "within 1 s", unserved <= ANSWERS);
+    let limit = if kills + upgrades < LONG_TRIAL { LONGEST } else { ANSWERS };
+    let wanted = format!("within {} s", limit.as_secs());
+    report.check("first reply of the next program after, at most", found, &wanted, unserved <= limit);
     let counted = counted(&mounts[0].point)?;
     let lost = tally.counted.abs_diff(counted);
     report.check("counted under a lock, and lost", format!("{counted}, {lost}"), "none lost", lost == 0);

@@ -307,8 +307,8 @@ impl Runtime {
     }
 
     /// Takes ordered lists off the head of the backlog, if the first one can be posted now. The
-    /// next ones follow it on its lane, in the same chain, if the batch mode chains. A list of
-    /// another thread never waits for this one: it would be posted there a moment later.
+    /// next ones follow it on its lane, in the same chain, if the batch mode chains. As with
+    /// singles, the requests of a chain end together.
     fn take_groups(&self, direction: usize, combiner: &mut Combiner) -> Attempt {
         let mut attempt = Attempt::default();
         while let Some((count, bytes)) = self.next_group(&attempt, combiner) {
@@ -321,7 +321,10 @@ impl Runtime {
                 None => self.reserve(direction, combiner, (count, bytes), || {
                     self.lane_with_room(count, bytes <= SMALL)
                 }),
-                Some(batch) => self.reserve(direction, combiner, (count, bytes), || Some(batch.lane)),
+                // Another direction may have taken the places since the look at them.
+                Some(batch) => self.reserve(direction, combiner, (count, bytes), || {
+                    (count <= self.lanes[batch.lane].room()).then_some(batch.lane)
+                }),
             };
             attempt.asked = true;
             attempt.passed |= reserved.passed;
@@ -346,7 +349,9 @@ impl Runtime {
             let is_share = self.lanes.len() > 1
                 && (self.spreads && batch.ready.len() >= LEAST_SHARE
                     || chained.saturating_add(bytes) > self.limits.max_merge);
-            self.limits.mode.chains() && !is_share && count <= self.lanes[batch.lane].room()
+            let fits = batch.ready.len() + count <= self.limits.max_chain as usize
+                && count <= self.lanes[batch.lane].room();
+            self.limits.mode.chains() && !is_share && fits
         });
         joins.then_some((count, bytes))
     }

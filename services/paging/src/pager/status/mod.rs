@@ -39,6 +39,9 @@ pub struct PagerReport {
     pub counters: PagerStats,
 }
 
+/// Time in which a pager that has bound its socket listens there.
+const START_LIMIT: Duration = Duration::from_millis(100);
+
 /// Asks all running pagers of this user. A pager that does not answer yields an error.
 ///
 /// Pagers of root have their sockets in `/run/rfs-paging`, and those of other users in
@@ -52,8 +55,14 @@ pub fn running_pagers() -> Vec<Result<PagerReport, AskError>> {
 fn report(pid: u32, path: &Path) -> Option<Result<PagerReport, AskError>> {
     let malformed =
         |error: serde_json::Error| AskError::Malformed { path: path.into(), why: error.to_string() };
-    let answer = ask(path, STATUS, LIMIT)
-        .and_then(|document| serde_json::from_str::<PagerReport>(&document).map_err(malformed));
+    let mut document = ask(path, STATUS, LIMIT);
+    if matches!(document, Err(AskError::Dead { .. })) && runs(pid) {
+        // A pager that starts has bound its socket, and listens in a moment.
+        std::thread::sleep(START_LIMIT);
+        document = ask(path, STATUS, LIMIT);
+    }
+    let answer =
+        document.and_then(|document| serde_json::from_str::<PagerReport>(&document).map_err(malformed));
     let is_gone = match &answer {
         Err(AskError::Missing { .. } | AskError::Dead { .. }) => true,
         // A child of `fork` keeps the socket open, and does not answer.
