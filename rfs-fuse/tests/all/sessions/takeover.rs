@@ -425,7 +425,10 @@ fn answer(mount: &Mount, program: &Path) -> String {
     let device = fs::metadata(&mount.point).expect("found").dev();
     let name = format!("rfs-caretaker-{}:{}", major(device), minor(device));
     let address = SocketAddr::from_abstract_name(name).expect("a name");
-    let mut caretaker = UnixStream::connect_addr(&address).expect("connected");
+    // A new mount may answer before its caretaker listens.
+    let mut connected = None;
+    eventually(|| connected.insert(UnixStream::connect_addr(&address)).is_ok());
+    let mut caretaker = connected.expect("tried").expect("connected");
     caretaker.write_all(&[program.as_os_str().as_bytes(), b"\n"].concat()).expect("asked");
     let mut said = String::new();
     caretaker.read_to_string(&mut said).expect("answered");

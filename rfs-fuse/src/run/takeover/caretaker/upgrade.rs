@@ -17,7 +17,8 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use clap::{CommandFactory, Parser};
@@ -27,6 +28,8 @@ use crate::{cli::parse, mount::table};
 
 /// Limit for the answer of the caretaker.
 const LIMIT: Duration = Duration::from_secs(40);
+/// Time in which the caretaker of a new mount listens.
+const LISTEN_LIMIT: Duration = Duration::from_millis(500);
 
 /// Replaces the program that serves a mount by this one. The mount was made with --takeover.
 /// Programs that use the mount wait for a moment
@@ -44,6 +47,19 @@ pub(in crate::run) fn command_line() -> clap::Command {
 
 fn address(device: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("rfs-caretaker-{device}"))
+}
+
+/// Connects to the caretaker of a mount. A new mount may answer before its caretaker listens.
+fn connect(device: &str) -> io::Result<UnixStream> {
+    let (address, begin) = (address(device)?, Instant::now());
+    loop {
+        match UnixStream::connect_addr(&address) {
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && begin.elapsed() < LISTEN_LIMIT => {
+                thread::sleep(LISTEN_LIMIT / 50);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Listens for upgrades of the mount with this device number.
@@ -110,8 +126,7 @@ fn upgrade(directory: &Path) -> Result<u32, String> {
     let path = std::path::absolute(directory).map_err(|e| e.to_string())?;
     let entry = table::topmost(&path).ok_or("nothing is mounted there")?;
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-    let stream = address(&entry.device).and_then(|address| UnixStream::connect_addr(&address));
-    let mut stream = stream.map_err(|e| match e.kind() {
+    let mut stream = connect(&entry.device).map_err(|e| match e.kind() {
         io::ErrorKind::ConnectionRefused => {
             "the mount has no caretaker: mount with --takeover, as root or as the same user".to_owned()
         }
