@@ -21,7 +21,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use super::in_flight::InFlight;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Identifies a device of this process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,8 +40,7 @@ static DEVICES: Mutex<Option<HashMap<DeviceKey, Weak<DeviceBytes>>>> = Mutex::ne
 /// The bytes in flight on a device, and the sessions that have some.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceBytes {
-    in_flight: AtomicU64,
-    peak: AtomicU64,
+    pub(crate) in_flight: InFlight,
     /// Number of sessions with bytes in flight.
     active: AtomicUsize,
     /// Number of sessions whose last request was refused.
@@ -61,16 +61,6 @@ impl DeviceBytes {
         })
     }
 
-    /// Returns the bytes in flight.
-    pub(crate) fn in_flight(&self) -> u64 {
-        self.in_flight.load(Ordering::Acquire)
-    }
-
-    /// Returns the maximum number of bytes in flight so far.
-    pub(crate) fn peak(&self) -> u64 {
-        self.peak.load(Ordering::Relaxed)
-    }
-
     /// Returns the number of sessions with bytes in flight, at least 1.
     pub(crate) fn active(&self) -> u64 {
         self.active.load(Ordering::Relaxed).max(1) as u64
@@ -79,30 +69,6 @@ impl DeviceBytes {
     /// Returns true if another session waits. `is_waiting` says that the session itself does.
     pub(crate) fn has_waiting_beside(&self, is_waiting: bool) -> bool {
         self.waiting.load(Ordering::Relaxed) > usize::from(is_waiting)
-    }
-
-    /// Adds bytes if `admits` accepts them beside those in flight.
-    pub(crate) fn try_add(&self, charge: u64, admits: impl Fn(u64) -> bool) -> bool {
-        let mut current = self.in_flight();
-        loop {
-            if !admits(current) {
-                return false;
-            }
-            let Some(total) = current.checked_add(charge) else { return false };
-            match self.in_flight.compare_exchange_weak(current, total, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => {
-                    self.peak.fetch_max(total, Ordering::Relaxed);
-                    return true;
-                }
-                Err(now) => current = now,
-            }
-        }
-    }
-
-    /// Removes bytes of completed requests.
-    pub(crate) fn remove(&self, charge: u64) {
-        let before = self.in_flight.fetch_sub(charge, Ordering::AcqRel);
-        debug_assert!(before >= charge, "removed {charge} bytes of {before} in flight");
     }
 
     /// Notes that a session has bytes in flight now, or none any more.
@@ -214,10 +180,10 @@ mod tests {
     fn sessions_of_a_device_share_its_counters_as_long_as_one_lives() {
         let key = || DeviceKey::Named("a device of this test".into());
         let first = DeviceBytes::of(key());
-        assert!(first.try_add(7, |_| true));
-        assert_eq!(DeviceBytes::of(key()).in_flight(), 7);
-        assert_eq!(DeviceBytes::of(DeviceKey::Named("another one".into())).in_flight(), 0);
+        assert!(first.in_flight.try_add(7, |_| true));
+        assert_eq!(DeviceBytes::of(key()).in_flight.bytes(), 7);
+        assert_eq!(DeviceBytes::of(DeviceKey::Named("another one".into())).in_flight.bytes(), 0);
         drop(first);
-        assert_eq!(DeviceBytes::of(key()).in_flight(), 0);
+        assert_eq!(DeviceBytes::of(key()).in_flight.bytes(), 0);
     }
 }

@@ -47,6 +47,7 @@
 //! Any thread may call every method. The counter uses atomics, never queues and never waits.
 
 mod device_bytes;
+mod in_flight;
 mod latency_window;
 mod scope;
 mod static_window;
@@ -54,7 +55,9 @@ mod turns;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use in_flight::InFlight;
+
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use device_bytes::{DeviceBytes, DeviceKey};
 pub use latency_window::{LatencyTarget, LatencyWindow, LatencyWindowOptions};
@@ -101,8 +104,7 @@ pub(crate) fn charge(bytes: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Admission {
     policy: Arc<dyn AdmissionPolicy>,
-    in_flight: AtomicU64,
-    peak: AtomicU64,
+    own: InFlight,
     /// The device whose window the session shares.
     device: Option<SharedWindow>,
 }
@@ -126,13 +128,13 @@ impl SharedWindow {
 impl Admission {
     /// Creates a counter with nothing in flight and decisions by `policy`.
     pub(crate) fn new(policy: Arc<dyn AdmissionPolicy>) -> Admission {
-        Admission { policy, in_flight: AtomicU64::new(0), peak: AtomicU64::new(0), device: None }
+        Admission { policy, own: InFlight::default(), device: None }
     }
 
     /// Creates the counter of a session that shares the window of a device.
     pub(crate) fn on_device(policy: Arc<dyn AdmissionPolicy>, bytes: Arc<DeviceBytes>) -> Admission {
         let device = Some(SharedWindow { bytes, waits: AtomicBool::new(false) });
-        Admission { policy, in_flight: AtomicU64::new(0), peak: AtomicU64::new(0), device }
+        Admission { policy, own: InFlight::default(), device }
     }
 
     /// Adds a request if the policy admits it. The decision and the addition are atomic, so
@@ -141,46 +143,25 @@ impl Admission {
     pub(crate) fn try_admit(&self, bytes: u64) -> bool {
         let charge = charge(bytes);
         match &self.device {
-            None => self.try_admit_alone(charge),
+            None => self.own.try_add(charge, |own| own == 0 || self.policy.admit(own, charge)),
             Some(device) => self.try_admit_on(device, charge),
         }
     }
 
-    fn try_admit_alone(&self, charge: u64) -> bool {
-        let mut current = self.in_flight.load(Ordering::Relaxed);
-        loop {
-            if current != 0 && !self.policy.admit(current, charge) {
-                return false;
-            }
-            let Some(total) = current.checked_add(charge) else { return false };
-            match self.in_flight.compare_exchange_weak(current, total, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => {
-                    self.peak.fetch_max(total, Ordering::Relaxed);
-                    return true;
-                }
-                Err(now) => current = now,
-            }
-        }
-    }
-
     fn try_admit_on(&self, device: &SharedWindow, charge: u64) -> bool {
-        let own = self.in_flight.load(Ordering::Acquire);
-        let share = self.policy.window() / device.bytes.active();
+        let (own, active) = (self.in_flight(), device.bytes.active());
+        let share = self.policy.window() / active;
         let may_exceed_share = !device.bytes.has_waiting_beside(device.waits.load(Ordering::Relaxed));
         let is_in_share = own.checked_add(charge).is_some_and(|total| total <= share);
         let admits = |total| {
             own == 0
                 || (may_exceed_share || is_in_share) && self.policy.admit(total, charge)
-                || self.is_guaranteed(own, charge, total, device)
+                || self.is_guaranteed(own, charge, total, active)
         };
-        let admitted = device.bytes.try_add(charge, admits);
-        if admitted && charge > 0 {
-            // A completion may have removed the last bytes since.
-            let before = self.in_flight.fetch_add(charge, Ordering::AcqRel);
-            self.peak.fetch_max(before + charge, Ordering::Relaxed);
-            if before == 0 {
-                device.bytes.set_active(true);
-            }
+        let admitted = device.bytes.in_flight.try_add(charge, admits);
+        // A completion may have removed the last bytes since.
+        if admitted && charge > 0 && self.own.add(charge) == 0 {
+            device.bytes.set_active(true);
         }
         device.set_waiting(!admitted);
         if !admitted && self.in_flight() == 0 {
@@ -193,8 +174,8 @@ impl Admission {
     /// Returns true if a session may exceed the window of its device: it stays within its share, as
     /// all active sessions would with as many bytes each, and the sum exceeds the window by one
     /// share at most. So a peer that is stopped, and holds the window, leaves others a share.
-    fn is_guaranteed(&self, own: u64, charge: u64, total: u64, device: &SharedWindow) -> bool {
-        let (window, active) = (self.policy.window(), device.bytes.active());
+    fn is_guaranteed(&self, own: u64, charge: u64, total: u64, active: u64) -> bool {
+        let window = self.policy.window();
         let share = window / active;
         window < u64::MAX
             && total > share
@@ -207,10 +188,9 @@ impl Admission {
         let charge = charge(bytes);
         // The device first: a session without bytes is admitted in any case.
         if let Some(device) = &self.device {
-            device.bytes.remove(charge);
+            device.bytes.in_flight.remove(charge);
         }
-        let before = self.in_flight.fetch_sub(charge, Ordering::AcqRel);
-        debug_assert!(before >= charge, "released {charge} bytes of {before} in flight");
+        let before = self.own.remove(charge);
         let Some(device) = self.device.as_ref().filter(|_| charge > 0) else { return };
         if before == charge {
             device.bytes.set_active(false);
@@ -227,12 +207,16 @@ impl Admission {
 
     /// Returns the bytes currently in flight, in whole pages.
     pub(crate) fn in_flight(&self) -> u64 {
-        self.in_flight.load(Ordering::Acquire)
+        self.own.bytes()
     }
 
     /// Returns the bytes that count beside the window: those of the session, or of its device.
     pub(crate) fn counted(&self) -> u64 {
-        self.device.as_ref().map_or_else(|| self.in_flight(), |device| device.bytes.in_flight())
+        self.in_window().bytes()
+    }
+
+    fn in_window(&self) -> &InFlight {
+        self.device.as_ref().map_or(&self.own, |device| &device.bytes.in_flight)
     }
 
     /// Returns the free part of the window in bytes. A hint: other threads may take it, and a
@@ -243,12 +227,12 @@ impl Admission {
 
     /// Returns the maximum number of bytes in flight so far, in whole pages.
     pub(crate) fn peak(&self) -> u64 {
-        self.peak.load(Ordering::Relaxed)
+        self.own.peak()
     }
 
     /// Returns the maximum number of bytes that counted beside the window.
     pub(crate) fn counted_peak(&self) -> u64 {
-        self.device.as_ref().map_or_else(|| self.peak(), |device| device.bytes.peak())
+        self.in_window().peak()
     }
 
     /// Returns the maximum length of a merged work request in bytes: whole pages, so that its
@@ -262,9 +246,9 @@ impl Drop for Admission {
     /// Gives back the bytes of requests that never completed.
     fn drop(&mut self) {
         let Some(device) = &self.device else { return };
-        let rest = self.in_flight.load(Ordering::Acquire);
+        let rest = self.in_flight();
         if rest > 0 {
-            device.bytes.remove(rest);
+            device.bytes.in_flight.remove(rest);
             device.bytes.set_active(false);
         }
         device.set_waiting(false);
