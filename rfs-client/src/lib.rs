@@ -32,7 +32,7 @@ pub use cache::{
     changes::{Changes, ChangesInFlight},
     listing::ListingUse,
     recall_log::RequestTime,
-    uses::CacheUse,
+    uses::{CacheUse, StripedCounts},
 };
 pub use client::Client;
 pub use error::{ClientError, errno_of_completion, errno_of_request};

@@ -1,16 +1,11 @@
 //! Counts how often a cache answered, and how often it could not, for the status of a client.
 //!
 //! # Concurrency
-//! Any thread adds with relaxed atomics. Each thread has one of [`STRIPES`] copies of the counters,
-//! so that threads do not write to one cache line. Any thread reads the sums.
+//! Any thread may call every method.
 
-use std::{
-    cell::Cell,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
-};
+mod striped_counts;
 
-/// Copies of the counters.
-const STRIPES: usize = 16;
+pub use striped_counts::StripedCounts;
 
 /// A cache of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,41 +42,24 @@ pub struct CacheUse {
     pub misses: u64,
 }
 
+/// Uses of all caches of a client: for each its misses and its hits.
 #[derive(Debug, Default)]
-#[repr(align(128))]
-struct Stripe([[AtomicU64; 2]; KINDS.len()]);
+pub(crate) struct CacheUses(StripedCounts<{ 2 * KINDS.len() }>);
 
-/// Uses of all caches of a client.
-#[derive(Debug, Default)]
-pub(crate) struct CacheUses([Stripe; STRIPES]);
-
-/// Number of threads that have counted so far.
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    /// Stripe of the calling thread, from its first use of a cache on.
-    static STRIPE: Cell<Option<usize>> = const { Cell::new(None) };
+/// Returns the place of a counter.
+fn place(kind: CacheKind, is_hit: bool) -> usize {
+    2 * kind as usize + usize::from(is_hit)
 }
 
 impl CacheUses {
     /// Counts a use.
     pub(crate) fn count(&self, kind: CacheKind, is_hit: bool) {
-        let stripe = STRIPE.get().unwrap_or_else(|| {
-            let stripe = THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES;
-            STRIPE.set(Some(stripe));
-            stripe
-        });
-        let Stripe(counts) = &self.0[stripe];
-        counts[kind as usize][usize::from(is_hit)].fetch_add(1, Ordering::Relaxed);
+        self.0.count(place(kind, is_hit));
     }
 
     /// Returns the uses of each cache by its name.
     pub(crate) fn sums(&self) -> impl Iterator<Item = (&'static str, CacheUse)> {
-        let sum = |kind: CacheKind, is_hit: bool| {
-            let count =
-                |Stripe(counts): &Stripe| counts[kind as usize][usize::from(is_hit)].load(Ordering::Relaxed);
-            self.0.iter().map(count).sum()
-        };
+        let sum = |kind, is_hit| self.0.sum(place(kind, is_hit));
         KINDS
             .iter()
             .map(move |(kind, name)| (*name, CacheUse { hits: sum(*kind, true), misses: sum(*kind, false) }))
@@ -92,17 +70,19 @@ impl CacheUses {
 mod tests {
     use super::*;
 
+    const THREADS: u64 = 32;
+
     #[test]
     fn uses_of_all_threads_add_up() {
         let uses = CacheUses::default();
         uses.count(CacheKind::Layouts, false);
         std::thread::scope(|scope| {
-            for _ in 0..2 * STRIPES {
+            for _ in 0..THREADS {
                 scope.spawn(|| uses.count(CacheKind::Names, true));
             }
         });
         let sums: Vec<_> = uses.sums().filter(|(_, used)| *used != CacheUse::default()).collect();
-        let names = CacheUse { hits: 2 * STRIPES as u64, misses: 0 };
+        let names = CacheUse { hits: THREADS, misses: 0 };
         assert_eq!(sums, [("names", names), ("layouts", CacheUse { hits: 0, misses: 1 })]);
     }
 

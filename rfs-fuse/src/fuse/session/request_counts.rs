@@ -1,16 +1,9 @@
 //! Counts the requests of the kernel by kind, for the status of a mount.
 //!
 //! # Concurrency
-//! Session threads add with relaxed atomics. Each thread has one of [`STRIPES`] copies of the
-//! counters, so that threads do not write to one cache line. Any thread reads the sums.
+//! Session threads count. Any thread reads the sums.
 
-use std::{
-    cell::Cell,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
-};
-
-/// Copies of the counters.
-const STRIPES: usize = 16;
+use rfs_client::StripedCounts;
 
 /// Kinds of requests: name, and number of `enum fuse_opcode`.
 const KINDS: [(&str, u32); 38] = [
@@ -117,50 +110,31 @@ const fn is_equal(one: &[u8], other: &[u8]) -> bool {
     true
 }
 
-#[derive(Debug)]
-#[repr(align(128))]
-struct Stripe([AtomicU64; KINDS.len()]);
-
-impl Default for Stripe {
-    fn default() -> Stripe {
-        Stripe(std::array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
-
 /// Requests of the kernel by kind.
 #[derive(Debug, Default)]
-pub struct RequestCounts([Stripe; STRIPES]);
-
-/// Number of threads that have counted so far.
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    /// Stripe of the calling thread, from its first request on.
-    static STRIPE: Cell<Option<usize>> = const { Cell::new(None) };
-}
+pub struct RequestCounts(StripedCounts<{ KINDS.len() }>);
 
 impl RequestCounts {
     /// Counts a request.
     pub(crate) fn count(&self, RequestKind(kind): RequestKind) {
-        let stripe = STRIPE.get().unwrap_or_else(|| {
-            let stripe = THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES;
-            STRIPE.set(Some(stripe));
-            stripe
-        });
-        let Stripe(counts) = &self.0[stripe];
-        counts[kind].fetch_add(1, Ordering::Relaxed);
+        self.0.count(kind);
     }
 
     /// Returns the number of requests of each kind, without kinds that the kernel has not sent.
     pub fn sums(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let sum = |at: usize| self.0.iter().map(|Stripe(counts)| counts[at].load(Ordering::Relaxed)).sum();
-        KINDS.iter().enumerate().map(move |(at, (name, _))| (*name, sum(at))).filter(|(_, count)| *count > 0)
+        KINDS
+            .iter()
+            .enumerate()
+            .map(move |(at, (name, _))| (*name, self.0.sum(at)))
+            .filter(|(_, count)| *count > 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const THREADS: u64 = 32;
 
     #[test]
     fn requests_count_by_name_and_by_number() {
@@ -173,11 +147,11 @@ mod tests {
             counts.count(RequestKind::of_opcode(opcode));
         }
         std::thread::scope(|scope| {
-            for _ in 0..2 * STRIPES {
+            for _ in 0..THREADS {
                 scope.spawn(|| counts.count(const { RequestKind::named("lookup") }));
             }
         });
         let sums: Vec<_> = counts.sums().collect();
-        assert_eq!(sums, [("lookup", 2 * STRIPES as u64), ("read", 2), ("setlk", 2), ("other", 5)]);
+        assert_eq!(sums, [("lookup", THREADS), ("read", 2), ("setlk", 2), ("other", 5)]);
     }
 }
