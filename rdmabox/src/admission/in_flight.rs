@@ -34,7 +34,7 @@ impl InFlight {
             let Some(total) = current.checked_add(charge) else { return false };
             match self.bytes.compare_exchange_weak(current, total, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
-                    self.peak.fetch_max(total, Ordering::Relaxed);
+                    self.raise_peak(total);
                     return true;
                 }
                 Err(now) => current = now,
@@ -45,8 +45,15 @@ impl InFlight {
     /// Adds bytes. Returns the bytes that were in flight before.
     pub(crate) fn add(&self, charge: u64) -> u64 {
         let before = self.bytes.fetch_add(charge, Ordering::AcqRel);
-        self.peak.fetch_max(before + charge, Ordering::Relaxed);
+        self.raise_peak(before + charge);
         before
+    }
+
+    /// Most requests stay below the peak: a read is sufficient then.
+    fn raise_peak(&self, total: u64) {
+        if total > self.peak() {
+            self.peak.fetch_max(total, Ordering::Relaxed);
+        }
     }
 
     /// Removes bytes of completed requests. Returns the bytes that were in flight before.

@@ -186,13 +186,18 @@ impl Admission {
     /// Removes a request that was not executed, or whose latency is not meaningful.
     pub(crate) fn release(&self, bytes: u64) {
         let charge = charge(bytes);
-        // The device first: a session without bytes is admitted in any case.
-        if let Some(device) = &self.device {
-            device.bytes.in_flight.remove(charge);
+        match &self.device {
+            None => {
+                self.own.remove(charge);
+            }
+            Some(device) => self.release_on(device, charge),
         }
-        let before = self.own.remove(charge);
-        let Some(device) = self.device.as_ref().filter(|_| charge > 0) else { return };
-        if before == charge {
+    }
+
+    fn release_on(&self, device: &SharedWindow, charge: u64) {
+        // The device first: a session without bytes is admitted in any case.
+        device.bytes.in_flight.remove(charge);
+        if self.own.remove(charge) == charge && charge > 0 {
             device.bytes.set_active(false);
             // The next request is admitted in any case.
             device.set_waiting(false);
