@@ -70,6 +70,12 @@ impl<T> Fails for *mut T {
     const FAILED: *mut T = ptr::null_mut();
 }
 
+/// Returns true if a number is an open descriptor.
+pub(crate) fn is_open(fd: c_int) -> bool {
+    // SAFETY: the call reads the flags of a number, which may be closed.
+    unsafe { fcntl64(fd, libc::F_GETFD, 0) >= 0 }
+}
+
 /// Sets `errno` and returns the result of a function that fails.
 pub(crate) fn fail<T: Fails>(errno: c_int) -> T {
     // SAFETY: the address is that of this thread's `errno`.

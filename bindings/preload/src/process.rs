@@ -255,12 +255,8 @@ pub(crate) fn end_sessions() {
     for (fd, description) in state.table.all() {
         hand_back(fd, &description, Reason::Closed);
     }
-    let is_open = |fd: &c_int| {
-        // SAFETY: the call reads the flags of a number, which may be closed.
-        unsafe { next::fcntl64(*fd, libc::F_GETFD, 0) >= 0 }
-    };
     for _ in 0..END_LIMIT {
-        if !closing.iter().any(is_open) {
+        if !closing.iter().any(|fd| next::is_open(*fd)) {
             break;
         }
         std::thread::sleep(Duration::from_millis(1));

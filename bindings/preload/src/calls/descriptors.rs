@@ -46,20 +46,20 @@ fn copied(fd: c_int, new: c_int) -> c_int {
 /// As for `close` of libc.
 unsafe fn close_one(fd: c_int) -> c_int {
     forget(fd);
-    if protected::contains(fd) && !guard::is_inside() && process::is_owner() {
-        process::end_sessions();
-        if protected_was_closed(fd) {
-            return next::fail(libc::EBADF);
+    if protected::contains(fd) && process::is_owner() {
+        if guard::is_inside() {
+            // A session closes its descriptor. The program may get the number next.
+            protected::remove(&[fd]);
+        } else {
+            process::end_sessions();
+            if !next::is_open(fd) {
+                // It was the session's, and not the program's.
+                return next::fail(libc::EBADF);
+            }
         }
     }
     // SAFETY: as the caller promises.
     unsafe { next::close(fd) }
-}
-
-/// Returns true if a session has closed its descriptor. It was not the program's.
-fn protected_was_closed(fd: c_int) -> bool {
-    // SAFETY: the call reads the flags of a number, which may be closed.
-    unsafe { next::fcntl64(fd, libc::F_GETFD, 0) < 0 }
 }
 
 /// # Safety
@@ -128,8 +128,7 @@ fn before_copy(fd: c_int, new: c_int) {
     if fd == new || process::find(fd).is_none() || process::find(new).is_some() {
         return;
     }
-    // SAFETY: the call reads the flags of a number, which may be closed.
-    if new <= 2 || unsafe { next::fcntl64(new, libc::F_GETFD, 0) } >= 0 {
+    if new <= 2 || next::is_open(new) {
         super::streams::leave_to_kernel(fd);
     }
 }
@@ -166,5 +165,24 @@ unsafe fn change(fd: c_int, command: c_int, arg: usize) -> c_int {
             kernel()
         }
         _ => kernel(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::IntoRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_number_that_a_session_has_closed_is_not_protected_any_more() {
+        process::begin();
+        let fd = std::fs::File::open("/dev/null").expect("a file").into_raw_fd();
+        protected::add(&[fd]);
+        let inside = guard::enter();
+        // SAFETY: the descriptor is this test's.
+        assert_eq!(unsafe { close_one(fd) }, 0);
+        drop(inside);
+        assert!(!protected::contains(fd));
     }
 }

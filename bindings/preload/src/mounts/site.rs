@@ -9,7 +9,10 @@
 use std::{
     collections::HashSet,
     mem::MaybeUninit,
-    os::fd::{AsRawFd, OwnedFd, RawFd},
+    os::{
+        fd::{AsRawFd, OwnedFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -84,9 +87,13 @@ impl Site {
         let before = open_descriptors();
         match self.connect() {
             Ok(session) => {
-                let new = |fd: &RawFd| !before.contains(fd);
+                let new = |fd: &RawFd| !before.contains(fd) && !is_named_file(*fd);
                 state.descriptors = open_descriptors().into_iter().filter(new).collect();
                 protected::add(&state.descriptors);
+                // Threads of the session open and close some meanwhile.
+                let (_, closed): (_, Vec<RawFd>) =
+                    state.descriptors.iter().partition(|fd| next::is_open(**fd));
+                protected::remove(&closed);
                 state.failed = None;
                 state.session = Some(session.clone());
                 Some(session)
@@ -138,8 +145,11 @@ fn end_session(state: &mut State) -> Vec<RawFd> {
     if let Some(session) = state.session.take() {
         session.mount.disconnect();
     }
-    protected::remove(&state.descriptors);
-    std::mem::take(&mut state.descriptors)
+    let mut descriptors = std::mem::take(&mut state.descriptors);
+    // The session has closed the others: their numbers may be the program's.
+    descriptors.retain(|fd| protected::contains(*fd));
+    protected::remove(&descriptors);
+    descriptors
 }
 
 /// Returns the descriptors that this process has open.
@@ -148,8 +158,23 @@ fn open_descriptors() -> HashSet<RawFd> {
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     // The listing itself has a descriptor, which is closed by now. It is a new one both times.
     let all: HashSet<RawFd> = numbers.collect();
-    // SAFETY: the call reads the flags of a number, which may be closed.
-    all.into_iter().filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).collect()
+    all.into_iter().filter(|fd| next::is_open(*fd)).collect()
+}
+
+/// Returns true for a regular file with a name: a session has none. Another thread of the program
+/// has opened it.
+fn is_named_file(fd: RawFd) -> bool {
+    let target = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    let is_memory = target.is_ok_and(|target| target.as_os_str().as_bytes().starts_with(b"/memfd:"));
+    is_regular(fd) && !is_memory
+}
+
+fn is_regular(fd: RawFd) -> bool {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the result has room.
+    let outcome = unsafe { next::fstat64(fd, stat.as_mut_ptr()) };
+    // SAFETY: the call has filled the result.
+    outcome == 0 && unsafe { stat.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFREG
 }
 
 /// Returns the options of a session as the mount describes it. `files` came with the description.
@@ -186,11 +211,7 @@ fn options_of(access: &ServerAccess, files: &[OwnedFd]) -> Result<MountOptions, 
 
 /// Returns a path of an open file. To open a file of another type could wait for ever.
 fn path_of(file: &OwnedFd) -> Result<PathBuf, String> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the result has room.
-    let outcome = unsafe { next::fstat64(file.as_raw_fd(), stat.as_mut_ptr()) };
-    // SAFETY: the call has filled the result.
-    match outcome == 0 && unsafe { stat.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFREG {
+    match is_regular(file.as_raw_fd()) {
         true => Ok(format!("/proc/self/fd/{}", file.as_raw_fd()).into()),
         false => Err("the mount gives something else than a file".into()),
     }
@@ -232,5 +253,17 @@ mod tests {
         assert!(refused(ServerAccess { key: Some(2), ..access() }), "no such file");
         let pipe = std::io::pipe().expect("a pipe").0.into();
         assert!(options_of(&ServerAccess { key: Some(0), tls: None, ..access() }, &[pipe]).is_err());
+    }
+
+    #[test]
+    fn named_files_are_the_programs() {
+        let named = std::fs::File::open("/etc/passwd").expect("a file");
+        let (pipe, _end) = std::io::pipe().expect("a pipe");
+        // SAFETY: the name is a C string.
+        let memory = unsafe { libc::memfd_create(c"regions".as_ptr(), 0) };
+        assert!(is_named_file(named.as_raw_fd()));
+        assert!(!is_named_file(pipe.as_raw_fd()) && !is_named_file(memory) && !is_named_file(-1));
+        // SAFETY: the descriptor is this test's.
+        unsafe { libc::close(memory) };
     }
 }
