@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
-use rdmabox::{Address, RdmaOptions};
+use rdmabox::{Address, ProviderKind, RdmaOptions};
 
 use crate::{
     Error, Result,
@@ -101,6 +101,10 @@ pub struct Experiment {
     /// Options of the run.
     #[command(flatten)]
     pub run: RunArgs,
+    /// Run the loads of the modelled card over this provider as well, without the card, and show
+    /// its values beside the model's
+    #[arg(long, value_name = "PROVIDER", help_heading = "Run")]
+    pub beside: Option<ProviderKind>,
     /// Run one short round, to check that the experiment works
     #[arg(long, help_heading = "Run")]
     pub quick: bool,

@@ -20,7 +20,7 @@ use signal_hook::{
 use crate::{
     Error, Result,
     cli::{self, Request, RunArgs, Serve},
-    experiment,
+    experiment::{self, Loads},
     load::model::Model,
     report::{self, Entry, Report, metric::Metric, table},
     servers::{
@@ -68,7 +68,8 @@ pub fn carry_out(request: Request) -> Result<()> {
                 [only] => format!("{} on {}", only.load.op.name(), matrix.carriers()),
                 _ => format!("{} by {}, {}", op.name(), matrix.dimensions.join(" and "), matrix.carriers()),
             };
-            let mut report = measure(matrix, title, bench.run.rounds.unwrap_or(1), &bench.run)?;
+            let rounds = bench.run.rounds.unwrap_or(1);
+            let mut report = measure(matrix, title, rounds, &bench.run, bench.run.model()?)?;
             (report.columns, report.panels) = (COLUMNS.into(), PANELS.into());
             let stem = if report.dimensions.is_empty() { op.name() } else { "sweep" };
             publish(&report, &bench.run, stem)
@@ -118,15 +119,32 @@ fn run_experiment(
     if model.as_ref().is_some_and(|model| !model.is_timed()) && experiment.name != "table1" {
         return Err(Error::usage(format!("{} needs model time: give a --dilation above 0", experiment.name)));
     }
-    let matrix = experiment.matrix(settings, args.quick, &args.run.connect, model.as_ref())?;
+    if args.beside.is_some() && model.is_none() {
+        return Err(Error::usage("--beside is for a modelled card: give --device model:cx3 as well"));
+    }
+    let loads = if model.is_some() { Loads::OfCard } else { Loads::OfProvider };
+    let matrix = experiment.matrix(settings, args.quick, &args.run.connect, loads)?;
     let title = experiment.title(&matrix, model.as_ref());
-    let mut report = measure(matrix, title, rounds, &args.run)?;
+    let mut report = measure(matrix, title, rounds, &args.run, model)?;
     experiment.comment(&mut report);
+    if let Some(provider) = args.beside {
+        let loads = Loads::OfCardOver(provider);
+        let matrix = experiment.matrix(settings, args.quick, &args.run.connect, loads)?;
+        let title = experiment.title(&matrix, None);
+        let other = measure(matrix, title, rounds, &args.run, None)?;
+        experiment.add_beside(&mut report, &other, provider);
+    }
     Ok(report)
 }
 
 /// Runs a matrix. Leaves no servers behind.
-fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result<Report> {
+fn measure(
+    matrix: Matrix,
+    title: String,
+    rounds: u32,
+    args: &RunArgs,
+    model: Option<Model>,
+) -> Result<Report> {
     check_outputs(&matrix, args)?;
     let source = match (args.connect.as_slice(), args.in_process) {
         ([], false) => Source::Children,
@@ -141,7 +159,6 @@ fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result
     let uses_rdma = matrix.cases.iter().any(|case| case.load.provider == ProviderKind::Rdma);
     let interrupt = Interrupt::on_signals()?;
     let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let model = args.model()?;
     if model.is_some() && uses_rdma {
         return Err(Error::usage("a modelled card works over shm or tcp: leave --provider rdma out"));
     }

@@ -222,6 +222,21 @@ fn an_experiment_reports_the_paper_and_the_run_separately() {
 }
 
 #[test]
+fn an_experiment_on_a_modelled_card_can_have_a_provider_beside_it() {
+    let world = World::new();
+    let args = "experiment table1 --device model:cx3 --dilation 20 --quick --ops 400 --warmup 0 --beside tcp \
+                --json own.json";
+    let out = world.run(args, 0);
+    assert!(text(&out.stdout).contains("| shape on tcp"), "{}", text(&out.stdout));
+    let own: Value = serde_json::from_slice(&fs::read(world.0.path().join("own.json")).unwrap()).unwrap();
+    let rows = own["experiment"]["rows"].as_array().unwrap();
+    let doorbell =
+        rows.iter().find(|row| row["what"] == "read, mixed, 1m: work requests, doorbell over single");
+    // Counts do not depend on the provider.
+    assert_eq!(doorbell.unwrap()["beside"]["value"], "1.00", "{rows:?}");
+}
+
+#[test]
 fn an_experiment_on_a_modelled_card_prints_the_papers_values() {
     let world = World::new();
     let args =
@@ -351,6 +366,7 @@ fn bad_input_gets_one_line_and_starts_nothing() {
         ("read --device model:cx9", "--device model:cx9: cannot read cx9"),
         ("read --device model:cx3 --provider rdma", "works over shm or tcp"),
         ("read --dilation 100", "--dilation is for a modelled card"),
+        ("experiment fig1 --beside tcp", "--beside is for a modelled card"),
         ("experiment fig2 --think 1us", "--think is for a modelled card"),
         ("write --sweep think=1us,2us", "--think is for a modelled card"),
         ("read --device model:cx3 --think 24h", "takes 17280000s of this machine"),

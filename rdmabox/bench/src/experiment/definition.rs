@@ -1,12 +1,12 @@
 //! An experiment: its options, its matrix, and the columns of its report.
 
-use rdmabox::Address;
+use rdmabox::{Address, ProviderKind};
 
 use super::card::{QUICK, on_card};
 use crate::{
     Error, Result,
     load::{OpKind, model::Model},
-    report::{About, Report, metric::Metric},
+    report::{About, Beside, Report, metric::Metric},
     sweep::{
         matrix::{Dimension, Matrix},
         settings::Settings,
@@ -35,17 +35,22 @@ pub struct Experiment {
     pub(super) findings: fn(&Report) -> Vec<String>,
 }
 
+/// The loads of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loads {
+    /// Those of a software provider or a device.
+    OfProvider,
+    /// Those of a modelled card.
+    OfCard,
+    /// Those of a modelled card, over a provider of this machine and without the card.
+    OfCardOver(ProviderKind),
+}
+
 impl Experiment {
     /// Returns the matrix of the experiment, with its options overridden by those of the command
     /// line.
-    pub fn matrix(
-        &self,
-        given: &Settings,
-        quick: bool,
-        connect: &[Address],
-        model: Option<&Model>,
-    ) -> Result<Matrix> {
-        let card = model.and_then(|_| on_card(self.name));
+    pub fn matrix(&self, given: &Settings, quick: bool, connect: &[Address], loads: Loads) -> Result<Matrix> {
+        let card = (loads != Loads::OfProvider).then(|| on_card(self.name)).flatten();
         let dimensions = card.map_or(self.dimensions, |card| card.dimensions)();
         let (own_base, own_quick) = match card {
             Some(card) => (card.base, QUICK),
@@ -58,12 +63,18 @@ impl Experiment {
         }
         // The experiments are about work requests, so every request is posted.
         let posted = std::iter::once(("direct", "off"));
-        let base = Settings::from_pairs(posted.chain(own_base.iter().copied()));
+        let mut base = Settings::from_pairs(posted.chain(own_base.iter().copied()));
         if base.has("ops") && given.has("duration") {
             return Err(Error::usage(format!("{} counts: give --ops instead of --duration", self.name)));
         }
         let quick = Settings::from_pairs(if quick { own_quick } else { &[] }.iter().copied());
-        Matrix::new(OpKind::Write, &base.with(&quick).with(given), &dimensions, connect)
+        let mut over = Settings::default();
+        if let Loads::OfCardOver(provider) = loads {
+            // The program's work is a time of the card.
+            base = base.without("think");
+            over = Settings::from_pairs([("provider", provider.to_string().as_str())]);
+        }
+        Matrix::new(OpKind::Write, &base.with(&quick).with(given).with(&over), &dimensions, connect)
     }
 
     /// Returns the title of the report.
@@ -89,6 +100,16 @@ impl Experiment {
             paper: self.paper.split_whitespace().collect::<Vec<_>>().join(" "),
             measured,
             rows,
+            beside: None,
         });
+    }
+
+    /// Adds the values of `other`, which has the loads of the card over a provider.
+    pub fn add_beside(&self, report: &mut Report, other: &Report, provider: ProviderKind) {
+        let (Some(about), Some(card)) = (&mut report.experiment, on_card(self.name)) else { return };
+        about.beside = Some(provider.to_string());
+        for (row, other) in about.rows.iter_mut().zip((card.rows)(other)) {
+            row.beside = Some(Beside { value: other.model, shape: other.shape });
+        }
     }
 }

@@ -14,7 +14,7 @@ mod paper;
 mod rows;
 
 use crate::{Error, Result};
-pub use definition::Experiment;
+pub use definition::{Experiment, Loads};
 pub use paper::ALL;
 
 /// Returns the experiment with the given name.
@@ -33,16 +33,24 @@ pub fn list() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{load::model::Model, sweep::settings::Settings};
+    use rdmabox::ProviderKind;
+
+    use crate::{
+        report::tests::example,
+        sweep::{matrix::Case, settings::Settings},
+    };
 
     #[test]
     fn every_experiment_can_be_run() {
-        let model = Model::of_device("model:cx3", 1).unwrap().unwrap();
         for experiment in ALL {
             for quick in [false, true] {
-                for model in [None, Some(&model)] {
-                    let matrix = experiment.matrix(&Settings::default(), quick, &[], model).unwrap();
+                for loads in [Loads::OfProvider, Loads::OfCard, Loads::OfCardOver(ProviderKind::Tcp)] {
+                    let matrix = experiment.matrix(&Settings::default(), quick, &[], loads).unwrap();
                     assert!(matrix.cases.len() > 1, "{}", experiment.name);
+                    let is_over_tcp =
+                        |case: &Case| case.load.provider == ProviderKind::Tcp && case.load.think.is_none();
+                    let over = matches!(loads, Loads::OfCardOver(_));
+                    assert!(!over || matrix.cases.iter().all(is_over_tcp), "{}", experiment.name);
                     assert!(matrix.peak_memory(true) < 2 << 30, "{}", experiment.name);
                 }
             }
@@ -54,14 +62,35 @@ mod tests {
     fn the_command_line_overrides_an_experiment_except_its_dimensions() {
         let fig6 = find("fig6").unwrap();
         let given = |name, value| Settings::from_pairs([(name, value)]);
-        let matrix = fig6.matrix(&given("size", "16k"), true, &[], None).unwrap();
+        let matrix = fig6.matrix(&given("size", "16k"), true, &[], Loads::OfProvider).unwrap();
         assert!(matrix.cases.iter().all(|case| case.load.size == 16384 && case.load.threads == 8));
-        let err = fig6.matrix(&given("mode", "merge"), true, &[], None).unwrap_err();
+        let err = fig6.matrix(&given("mode", "merge"), true, &[], Loads::OfProvider).unwrap_err();
         assert_eq!(err.to_string(), "fig6 varies mode itself: leave --mode out");
         let fig2 = find("fig2").unwrap();
-        assert!(fig2.matrix(&given("gap", "1s"), true, &[], None).is_err());
-        let err = find("table1").unwrap().matrix(&given("duration", "1s"), true, &[], None).unwrap_err();
+        assert!(fig2.matrix(&given("gap", "1s"), true, &[], Loads::OfProvider).is_err());
+        let err = find("table1")
+            .unwrap()
+            .matrix(&given("duration", "1s"), true, &[], Loads::OfProvider)
+            .unwrap_err();
         assert!(err.to_string().contains("--ops"), "{err}");
         assert!(find("fig3").unwrap_err().to_string().contains("fig1, fig2, fig5"));
+    }
+
+    #[test]
+    fn values_of_a_provider_stand_beside_those_of_the_card() {
+        let fig1 = find("fig1").unwrap();
+        let mut report = example();
+        report.model = Some("a card".into());
+        report.results.retain(|entry| entry.coordinates[1] == "single");
+        report.results.iter_mut().for_each(|entry| entry.coordinates.truncate(1));
+        fig1.comment(&mut report);
+        let mut other = report.clone();
+        other.results.truncate(1);
+        fig1.add_beside(&mut report, &other, ProviderKind::Tcp);
+        let about = report.experiment.unwrap();
+        assert_eq!(about.beside.as_deref(), Some("tcp"));
+        let values: Vec<_> =
+            about.rows.iter().map(|row| (row.model.as_str(), row.beside.as_ref().unwrap())).collect();
+        assert_eq!((values[0].0, values[0].1.value.as_str()), ("2", "1"));
     }
 }

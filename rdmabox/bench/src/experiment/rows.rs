@@ -63,7 +63,7 @@ impl Claim {
 }
 
 fn row(what: impl Into<String>, paper: impl Into<String>, model: String, basis: Basis, shape: Shape) -> Row {
-    Row { what: what.into(), paper: paper.into(), model, basis, shape }
+    Row { what: what.into(), paper: paper.into(), model, basis, shape, beside: None }
 }
 
 /// Returns the row of a ratio.
@@ -77,6 +77,7 @@ fn nothing(what: &str) -> Vec<Row> {
 }
 
 fn value(report: &Report, place: &[&str], metric: Metric) -> f64 {
+    let metric = if report.model.is_some() { metric } else { metric.without_card() };
     report.at(place).and_then(|entry| entry.get(metric)).unwrap_or(f64::NAN)
 }
 

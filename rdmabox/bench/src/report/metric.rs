@@ -96,6 +96,16 @@ impl Metric {
         }
     }
 
+    /// Returns the metric of this machine in place of one that only a modelled card has.
+    #[must_use]
+    pub fn without_card(self) -> Metric {
+        match self {
+            Self::CardCpuPerOp => Self::CpuPerOp,
+            Self::InterruptsPerOp => Self::SleepsPerOp,
+            other => other,
+        }
+    }
+
     /// Returns the title of a column.
     pub fn title(self) -> &'static str {
         match self {

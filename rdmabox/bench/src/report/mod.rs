@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::{Result, load::Load, run::Sample, sweep::runner::Measured};
 use metric::Metric;
-pub use row::{Basis, Row, Shape};
+pub use row::{Basis, Beside, Row, Shape};
 
 /// Version of the JSON format.
 pub const FORMAT: u32 = 1;
@@ -78,6 +78,8 @@ pub struct About {
     pub measured: Vec<String>,
     /// The result of this run beside the paper's, on a modelled card.
     pub rows: Vec<Row>,
+    /// The provider whose values are beside those of the card.
+    pub beside: Option<String>,
 }
 
 /// The result of one combination.
@@ -222,6 +224,7 @@ pub(crate) mod tests {
                 paper: "something".into(),
                 measured: vec!["little".into()],
                 rows: Vec::new(),
+                beside: None,
             }),
             results: measured.map(Entry::from).collect(),
             columns: vec![Metric::OpsPerSecond, Metric::P99, Metric::ServerCpu],

@@ -15,6 +15,17 @@ pub struct Row {
     pub basis: Basis,
     /// How far the model agrees with the paper.
     pub shape: Shape,
+    /// The same loads on a provider without the model.
+    pub beside: Option<Beside>,
+}
+
+/// The value of a provider of this machine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Beside {
+    /// The value.
+    pub value: String,
+    /// How far it agrees with the paper.
+    pub shape: Shape,
 }
 
 /// The strength of an agreement as evidence.

@@ -4,7 +4,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
 use measure::statistics;
 
 use super::{
-    Entry, Report, Row,
+    About, Entry, Report, Row,
     metric::{Metric, show},
 };
 use crate::{
@@ -50,7 +50,7 @@ pub fn render(report: &Report) -> String {
             text.push_str(&format!("  {line}\n"));
         }
         if !about.rows.is_empty() {
-            text.push_str(&format!("\n{}\n", beside_paper(&about.rows)));
+            text.push_str(&format!("\n{}\n", beside_paper(about)));
         }
     }
     text
@@ -63,7 +63,7 @@ pub fn page(reports: &[Report]) -> String {
     for report in reports {
         let Some(about) = &report.experiment else { continue };
         text.push_str(&format!("## {}: {}\n\n", about.name, about.what));
-        text.push_str(&format!("{}\n\n{}\n\n", about.paper, beside_paper(&about.rows)));
+        text.push_str(&format!("{}\n\n{}\n\n", about.paper, beside_paper(about)));
         let model = report.model.as_deref().unwrap_or_default();
         text.push_str(&format!(
             "Card {model}; medians of {} rounds; commit {}:\n\n",
@@ -74,12 +74,16 @@ pub fn page(reports: &[Report]) -> String {
     text
 }
 
-/// Returns a table of the paper's and the model's values.
-fn beside_paper(rows: &[Row]) -> Table {
+/// Returns a table of the paper's and the model's values, and of those on a provider.
+fn beside_paper(about: &About) -> Table {
     let mut table = new_table();
-    table.set_header(["quantity", "paper", "model", "basis", "shape"]);
-    for Row { what, paper, model, basis, shape } in rows {
-        table.add_row([what.as_str(), paper, model, basis.text(), shape.text()]);
+    let provider = about.beside.iter().flat_map(|name| [name.clone(), format!("shape on {name}")]);
+    let header = ["quantity", "paper", "model", "basis", "shape"].map(str::to_owned);
+    table.set_header(header.into_iter().chain(provider));
+    for Row { what, paper, model, basis, shape, beside } in &about.rows {
+        let row = [what.as_str(), paper, model, basis.text(), shape.text()];
+        let beside = beside.iter().flat_map(|beside| [beside.value.as_str(), beside.shape.text()]);
+        table.add_row(row.into_iter().chain(beside));
     }
     table
 }

@@ -40,6 +40,13 @@ impl Settings {
         self
     }
 
+    /// Returns these settings without an option.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Settings {
+        self.0.remove(name);
+        self
+    }
+
     /// Returns true if an option is set.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
