@@ -105,6 +105,10 @@ pub struct Experiment {
     /// its values beside the model's
     #[arg(long, value_name = "PROVIDER", help_heading = "Run")]
     pub beside: Option<ProviderKind>,
+    /// With a modelled card: fail if a shape of the paper does not hold, except for those that this
+    /// file lists, as `NAME: quantity` in a line each
+    #[arg(long, value_name = "FILE", help_heading = "Run")]
+    pub check: Option<PathBuf>,
     /// Run one short round, to check that the experiment works
     #[arg(long, help_heading = "Run")]
     pub quick: bool,

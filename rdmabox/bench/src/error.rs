@@ -26,9 +26,16 @@ pub enum Error {
     /// The peer is not a server of this program and version.
     #[error("{0} is not an rdmabox-bench server of this version")]
     Stranger(String),
+    /// Shapes of the paper do not hold, and are no known exceptions.
+    #[error("{} of the paper do not hold on the model, and are not in the file of --check:\n{}", count(.0.len()), .0.join("\n"))]
+    Shapes(Vec<String>),
     /// The result is inconsistent.
     #[error("wrong result: {0}")]
     Wrong(String),
+}
+
+fn count(rows: usize) -> String {
+    if rows == 1 { "1 shape".into() } else { format!("{rows} shapes") }
 }
 
 impl Error {

@@ -20,7 +20,7 @@ use signal_hook::{
 use crate::{
     Error, Result,
     cli::{self, Request, RunArgs, Serve},
-    experiment::{self, Loads},
+    experiment::{self, Exceptions, Loads},
     load::model::Model,
     report::{self, Entry, Report, metric::Metric, table},
     servers::{
@@ -83,8 +83,10 @@ pub fn carry_out(request: Request) -> Result<()> {
                 return every_experiment(&settings, &args);
             }
             let experiment = experiment::find(&args.name)?;
+            let check = Check::of(&args)?;
             let report = run_experiment(experiment, &settings, &args)?;
-            publish(&report, &args.run, experiment.name)
+            publish(&report, &args.run, experiment.name)?;
+            check.finish(&[report])
         }
     }
 }
@@ -96,6 +98,7 @@ fn every_experiment(settings: &Settings, args: &cli::Experiment) -> Result<()> {
             "all experiments together are for a modelled card: give --device model:cx3",
         ));
     }
+    let check = Check::of(args)?;
     let mut reports = Vec::new();
     for experiment in experiment::ALL {
         let report = run_experiment(experiment, settings, args)?;
@@ -105,7 +108,27 @@ fn every_experiment(settings: &Settings, args: &cli::Experiment) -> Result<()> {
     let path = args.run.out.as_deref().unwrap_or(Path::new("results")).join("paper.md");
     fs::write(&path, table::page(&reports)).map_err(measure::Error::io(&path))?;
     eprintln!("wrote {}", path.display());
-    Ok(())
+    check.finish(&reports)
+}
+
+/// Whether shapes of the paper have to hold.
+struct Check(Option<Exceptions>);
+
+impl Check {
+    /// Reads the file of `--check` before the measurement.
+    fn of(args: &cli::Experiment) -> Result<Check> {
+        if args.check.is_some() && args.run.model()?.is_none() {
+            return Err(Error::usage("--check is for a modelled card: give --device model:cx3 as well"));
+        }
+        Ok(Check(args.check.as_deref().map(Exceptions::read).transpose()?))
+    }
+
+    fn finish(&self, reports: &[Report]) -> Result<()> {
+        let Some(exceptions) = &self.0 else { return Ok(()) };
+        let abouts = reports.iter().filter_map(|report| report.experiment.as_ref());
+        let failed: Vec<String> = abouts.flat_map(|about| exceptions.unexpected(about)).collect();
+        if failed.is_empty() { Ok(()) } else { Err(Error::Shapes(failed)) }
+    }
 }
 
 /// Runs one experiment.

@@ -6,7 +6,7 @@ use super::card::{QUICK, on_card};
 use crate::{
     Error, Result,
     load::{OpKind, model::Model},
-    report::{About, Beside, Report, metric::Metric},
+    report::{About, Beside, OtherProvider, Report, metric::Metric},
     sweep::{
         matrix::{Dimension, Matrix},
         settings::Settings,
@@ -107,7 +107,7 @@ impl Experiment {
     /// Adds the values of `other`, which has the loads of the card over a provider.
     pub fn add_beside(&self, report: &mut Report, other: &Report, provider: ProviderKind) {
         let (Some(about), Some(card)) = (&mut report.experiment, on_card(self.name)) else { return };
-        about.beside = Some(provider.to_string());
+        about.beside = Some(OtherProvider { name: provider.to_string(), results: other.results.clone() });
         for (row, other) in about.rows.iter_mut().zip((card.rows)(other)) {
             row.beside = Some(Beside { value: other.model, shape: other.shape });
         }

@@ -8,6 +8,7 @@
 
 mod card;
 mod definition;
+mod exceptions;
 mod findings;
 pub mod options;
 mod paper;
@@ -15,6 +16,7 @@ mod rows;
 
 use crate::{Error, Result};
 pub use definition::{Experiment, Loads};
+pub use exceptions::Exceptions;
 pub use paper::ALL;
 
 /// Returns the experiment with the given name.
@@ -88,7 +90,7 @@ mod tests {
         other.results.truncate(1);
         fig1.add_beside(&mut report, &other, ProviderKind::Tcp);
         let about = report.experiment.unwrap();
-        assert_eq!(about.beside.as_deref(), Some("tcp"));
+        assert_eq!(about.beside.as_ref().unwrap().name, "tcp");
         let values: Vec<_> =
             about.rows.iter().map(|row| (row.model.as_str(), row.beside.as_ref().unwrap())).collect();
         assert_eq!((values[0].0, values[0].1.value.as_str()), ("2", "1"));

@@ -79,7 +79,16 @@ pub struct About {
     /// The result of this run beside the paper's, on a modelled card.
     pub rows: Vec<Row>,
     /// The provider whose values are beside those of the card.
-    pub beside: Option<String>,
+    pub beside: Option<OtherProvider>,
+}
+
+/// A run with the loads of the card over a provider, without the card.
+#[derive(Clone, Debug, Serialize)]
+pub struct OtherProvider {
+    /// Its name.
+    pub name: String,
+    /// One per combination.
+    pub results: Vec<Entry>,
 }
 
 /// The result of one combination.

@@ -77,7 +77,8 @@ pub fn page(reports: &[Report]) -> String {
 /// Returns a table of the paper's and the model's values, and of those on a provider.
 fn beside_paper(about: &About) -> Table {
     let mut table = new_table();
-    let provider = about.beside.iter().flat_map(|name| [name.clone(), format!("shape on {name}")]);
+    let provider =
+        about.beside.iter().flat_map(|other| [other.name.clone(), format!("shape on {}", other.name)]);
     let header = ["quantity", "paper", "model", "basis", "shape"].map(str::to_owned);
     table.set_header(header.into_iter().chain(provider));
     for Row { what, paper, model, basis, shape, beside } in &about.rows {
@@ -113,17 +114,25 @@ const NOISE: f64 = 0.03;
 
 /// Says how well the rounds repeat; nothing for one round.
 fn spreads(report: &Report) -> String {
-    let mut all: Vec<f64> = report.results.iter().filter_map(|entry| entry.spread).collect();
+    let own = spread_of("a combination", report.rounds, &report.results);
+    let other = report.experiment.iter().filter_map(|about| about.beside.as_ref());
+    let other = other
+        .map(|other| spread_of(&format!("a combination on {}", other.name), report.rounds, &other.results));
+    std::iter::once(own).chain(other).collect()
+}
+
+fn spread_of(what: &str, rounds: u32, results: &[Entry]) -> String {
+    let mut all: Vec<f64> = results.iter().filter_map(|entry| entry.spread).collect();
     all.sort_unstable_by(f64::total_cmp);
     let (Some(middle), Some(largest)) = (all.get(all.len() / 2), all.last()) else { return String::new() };
-    if report.rounds < 2 {
+    if rounds < 2 {
         return String::new();
     }
     let above = all.iter().filter(|spread| **spread > NOISE).count();
     let warning =
         if above > 0 { format!("; spread above 3 % in {above} of {}", all.len()) } else { String::new() };
     format!(
-        "\nspread of the IOPS of a combination: median {:.1} %, largest {:.1} %{warning}\n",
+        "\nspread of the IOPS of {what}: median {:.1} %, largest {:.1} %{warning}\n",
         middle * 100.0,
         largest * 100.0
     )
