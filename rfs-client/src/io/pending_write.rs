@@ -45,7 +45,7 @@ pub(super) struct Raise {
     misses: usize,
 }
 
-/// What a list of a write has achieved.
+/// The state of a write after its list.
 enum Progress {
     /// The bytes are part of the file.
     Done,

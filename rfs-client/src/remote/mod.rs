@@ -30,7 +30,6 @@ use rfs_proto::record;
 use crate::remote::{
     address::{Epoch, Place, Region, RegionBounds},
     operation::{Extend, Op, Ops, Transfer},
-    records::RawRecord,
 };
 
 /// The rules for one call.
@@ -163,7 +162,7 @@ pub trait Remote: Send + Sync + fmt::Debug {
                     done(result, data);
                 }
                 Transfer::Extend(list, done) => {
-                    let (mut old, mut raw): (u64, RawRecord) = (0, [0; record::LEN]);
+                    let (mut old, mut raw) = (0, [0; record::LEN]);
                     let Extend { target, data, size_word, from, to, record } = list;
                     let mut ops = Ops::new();
                     ops.extend(target.map(|place| Op::Write { place, data: &data }));

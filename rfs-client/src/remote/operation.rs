@@ -7,7 +7,7 @@ use rdmabox::{
 use rfs_proto::record;
 use smallvec::SmallVec;
 
-use crate::remote::{address::Place, records::RawRecord};
+use crate::remote::address::Place;
 
 /// Steps that every session accepts in one list. Longer writes and reads place their bytes before
 /// the list.
@@ -64,7 +64,7 @@ pub type WriteDone = Box<dyn FnOnce(Result<(), RequestError>, Vec<u8>) + Send>;
 
 /// Callback that runs when a started [`Extend`] has ended, and gets the data back. It learns the
 /// size before the list, and the record behind the list.
-pub type ExtendDone = Box<dyn FnOnce(Result<(u64, RawRecord), RequestError>, Vec<u8>) + Send>;
+pub type ExtendDone = Box<dyn FnOnce(Result<(u64, [u8; record::LEN]), RequestError>, Vec<u8>) + Send>;
 
 /// A list that places bytes, raises the size of their file, and reads the record of the file. All
 /// places are at the server, and of one epoch.
@@ -100,9 +100,9 @@ impl Extend {
     }
 }
 
-/// Returns what the steps of an [`Extend`] have brought: the old size and the record, and the data.
-fn take_results(steps: Vec<OwnedOp>, mut data: Vec<u8>) -> ((u64, RawRecord), Vec<u8>) {
-    let (mut size, mut raw): (u64, RawRecord) = (0, [0; record::LEN]);
+/// Returns the results of the steps of an [`Extend`]: the old size and the record, and the data.
+fn take_results(steps: Vec<OwnedOp>, mut data: Vec<u8>) -> ((u64, [u8; record::LEN]), Vec<u8>) {
+    let (mut size, mut raw) = (0, [0; record::LEN]);
     for step in steps {
         match step {
             OwnedOp::Write { data: written, .. } => data = written,
