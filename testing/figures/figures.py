@@ -1,6 +1,7 @@
 """Fig. 10 and Fig. 11 of the RDMAbox paper: programs whose memory is paged by `rfs-paging run`.
 
-Usage: figures.py fig10|fig11 --bin DIRECTORY [options]; --help lists them. The paper limits
+Usage: figures.py fig10|fig11 --bin DIRECTORY [options], or figures.py fig10|fig11 --from REPORT to
+draw the chart of a report that --out has written; --help lists the options. The paper limits
 programs to 50 % and 25 % of their memory, and compares RDMAbox with plain verbs. Here both are
 rfs-paging, with a profile of switches each. Fig. 10 has Redis under a load like YCSB's; Fig. 11 has
 the training of models. Rounds are interleaved, and the tables have medians.
@@ -17,6 +18,7 @@ import glob
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import signal
@@ -25,6 +27,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import chart
+from report import MODEL_GAINS, REDIS_GAINS, Entry, Report, parse, table
 
 HERE = pathlib.Path(__file__).parent
 MIB = 1 << 20
@@ -39,11 +44,6 @@ PROFILES = {
 }
 # Shares of writes (Section VI-A1).
 LOADS = {"ETC": 0.05, "SYS": 0.25}
-# The paper's largest gains over plain verbs, of all applications for latencies (Section VI-A1).
-REDIS_GAINS = {"ops_per_s": ("throughput", 4.72), "mean_us": ("mean latency", 6.47), "p99_us": ("p99", 68)}
-# Completion times of plain verbs over RDMAbox (Section VI-A2).
-MODEL_GAINS = {"logistic": 3.69, "boosting": 1.53, "kmeans": 2.62, "textrank": 6.44}
-NOISE = 0.03
 # Parts of the figures that no machine runs with this program.
 NOT_HERE = {
     "fig10": "MongoDB and VoltDB are not measured: Debian has neither. Accelio is not measured: it is no switch "
@@ -175,16 +175,9 @@ def by_model_time(value, own, dilation):
     return own + max(value - own, 0) / dilation
 
 
-def shape(gain, paper):
-    """Compares a gain with the paper's largest one."""
-    if gain <= 1 + NOISE:
-        return "DOES NOT HOLD"
-    return "in range" if gain <= paper else "direction only"
-
-
 def spread(values):
-    """Returns the difference of the largest and the smallest value, as text."""
-    return f"{(max(values) - min(values)) / statistics.median(values):.0%}" if len(values) > 1 else "-"
+    """Returns the difference of the largest and the smallest value, over the median."""
+    return (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else None
 
 
 def with_card(options, provider, value, own):
@@ -192,54 +185,25 @@ def with_card(options, provider, value, own):
     return by_model_time(value, own, options.dilation) if provider == "model" else value
 
 
-def model_rows(results, own, options):
-    """Yields the rows of Fig. 11."""
-    yield "| model | provider | local | hybrid s | verb s | verb / hybrid | paper | shape | spread |"
-    for program, provider, share in places(options):
-        runs = {profile: results.get(Case(program, provider, share, profile), []) for profile in PROFILES}
-        alone = own[program]["seconds"]
-        seconds = {
-            profile: [with_card(options, provider, result["seconds"], alone) for result in all_of]
-            for profile, all_of in runs.items()
-        }
-        if not all(seconds.values()):
-            continue
-        median = {profile: statistics.median(all_of) for profile, all_of in seconds.items()}
-        gain, paper = median["verb"] / median["hybrid"], MODEL_GAINS[program]
-        worst = "/".join(spread(all_of) for all_of in seconds.values())
-        yield (
-            f"| {program} | {provider} | {share} % | {median['hybrid']:.2f} | {median['verb']:.2f} | {gain:.2f} "
-            f"| up to {paper} | {shape(gain, paper)} | {worst} |"
-        )
-
-
-def redis_values(options, provider, key, results, own):
-    """Returns a quantity of each run of Redis."""
+def quantity_of(options, provider, key, results, own):
+    """Returns a quantity of each run."""
     if key == "ops_per_s":
         # The eight connections share Redis, so its time for a query is that between two replies.
         return [1 / with_card(options, provider, 1 / result[key], 1 / own[key]) for result in results]
     return [with_card(options, provider, result[key], own[key]) for result in results]
 
 
-def redis_rows(results, own, options):
-    """Yields the rows of Fig. 10."""
-    yield "| load | provider | local | quantity | hybrid | verb | gain | paper | shape | spread |"
+def entries(results, own, options):
+    """Yields the medians of each place with results of both profiles."""
     for program, provider, share in places(options):
         runs = {profile: results.get(Case(program, provider, share, profile), []) for profile in PROFILES}
         if not all(runs.values()):
             continue
-        for key, (title, paper) in REDIS_GAINS.items():
-            values = {
-                profile: redis_values(options, provider, key, all_of, own[program]) for profile, all_of in runs.items()
-            }
-            median = {profile: statistics.median(all_of) for profile, all_of in values.items()}
-            hybrid, verb = median["hybrid"], median["verb"]
+        for key in REDIS_GAINS if options.figure == "fig10" else ["seconds"]:
+            values = [quantity_of(options, provider, key, all_of, own[program]) for all_of in runs.values()]
+            hybrid, verb = map(statistics.median, values)
             gain = hybrid / verb if key == "ops_per_s" else verb / hybrid
-            worst = "/".join(spread(all_of) for all_of in values.values())
-            yield (
-                f"| {program} | {provider} | {share} % | {title} | {hybrid:.0f} | {verb:.0f} | {gain:.2f} "
-                f"| up to {paper} | {shape(gain, paper)} | {worst} |"
-            )
+            yield Entry(program, provider, share, key, hybrid, verb, gain, tuple(map(spread, values)))
 
 
 def places(options):
@@ -248,12 +212,6 @@ def places(options):
         for provider in options.providers:
             for share in options.local:
                 yield program, provider, share
-
-
-def table(rows):
-    """Returns a table of Markdown."""
-    heading, *rest = rows
-    return "\n".join([heading, "|" + "-|" * (heading.count("|") - 1), *rest])
 
 
 def check(options):
@@ -307,11 +265,11 @@ def numbers(text):
     return shares
 
 
-def parse():
+def arguments():
     """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figure", choices=["fig10", "fig11"])
-    parser.add_argument("--bin", type=pathlib.Path, required=True, help="folder of rfs-paging and its preload library")
+    parser.add_argument("--bin", type=pathlib.Path, help="folder of rfs-paging and its preload library")
     parser.add_argument(
         "--providers", type=lambda text: text.split(","), default=["tcp", "shm"], help="tcp, shm, model [tcp,shm]"
     )
@@ -324,8 +282,16 @@ def parse():
     parser.add_argument("--memory", default="4g", help="memory of the lender [4g]")
     parser.add_argument("--timeout", type=int, default=1800, help="seconds for one run [1800]")
     parser.add_argument("--quick", action="store_true", help="one small round: does it work here?")
-    parser.add_argument("--out", type=pathlib.Path, help="file for the results as JSON")
+    parser.add_argument("--out", type=pathlib.Path, help="file for all results as JSON; the chart is beside it")
+    parser.add_argument("--from", type=pathlib.Path, dest="report", help="measure nothing: show this report of --out")
+    parser.add_argument("--chart", type=pathlib.Path, help="file for the chart, an SVG [that of the report, as .svg]")
     options = parser.parse_args()
+    if not options.bin and not options.report:
+        parser.error("--bin FOLDER or --from REPORT is missing")
+    json_file = options.report or options.out
+    options.chart = options.chart or (json_file and json_file.with_suffix(".svg"))
+    if json_file and options.chart == json_file:
+        parser.error(f"{json_file} is the report: choose another file for the chart")
     known = list(LOADS if options.figure == "fig10" else MODEL_GAINS)
     options.programs = options.programs or known
     if set(options.programs) - set(known):
@@ -336,34 +302,84 @@ def parse():
         parser.error("a dilation is a number from 1 on")
     options.rounds = options.rounds or (1 if options.quick else 3)
     options.scale = options.scale or (0.05 if options.quick else 1.0)
-    options.paging = options.bin / "rfs-paging"
+    options.paging = options.bin and options.bin / "rfs-paging"
     return options
 
 
+def machine():
+    """Returns processors, memory and system of this machine, without its name."""
+    try:
+        found = re.search(r"model name\s*: (.+)", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    processor = found[1] if found else platform.machine()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return f"{processor}, {os.cpu_count()} cores, {memory:.1f} GiB, {platform.system()} {platform.release()}"
+
+
+def report_of(options, results, own, peaks, loads):
+    """Returns the report of a measurement. `loads` are the load averages at its start and end."""
+    rounds = "1 round" if options.rounds == 1 else f"medians of {options.rounds} interleaved rounds"
+    load = "load average {:.1f} at the start and {:.1f} at the end".format(*loads)
+    records = f", {int(options.records * options.scale)} records" if options.figure == "fig10" else ""
+    peak = ", ".join(f"{name} {peak / MIB:.0f} MiB" for name, peak in peaks.items())
+    source = [
+        f"{rounds}, scale {options.scale}{records}, {load}, {time.strftime('%Y-%m-%d')}",
+        machine(),
+        f"peak memory: {peak}",
+    ]
+    samples = [dataclasses.asdict(case) | {"rounds": rounds} for case, rounds in results.items()]
+    medians = list(entries(results, own, options))
+    return Report(options.figure, source, PROFILES, medians, samples, own, peaks, options.dilation)
+
+
+def read(options):
+    """Returns the report of a file."""
+    try:
+        report = parse(options.report.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refusal(f"{options.report}: {error}") from error
+    if report.figure != options.figure:
+        raise Refusal(f"{options.report} is a report of {report.figure}, and not of {options.figure}")
+    return report
+
+
+def make_report(options):
+    """Measures a figure, or reads its report. Returns the report."""
+    if options.report:
+        return read(options)
+    check(options)
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        results, own, peaks = measure(options, scratch)
+    return report_of(options, results, own, peaks, (before, os.getloadavg()[0]))
+
+
+def show(report, options):
+    """Writes the files of a report, and prints it."""
+    if options.out:
+        options.out.write_text(report.text(), encoding="utf-8")
+    if options.chart:
+        try:
+            picture = chart.draw(report)
+        except ValueError as error:
+            raise Refusal(f"no chart: {error}") from error
+        options.chart.write_text(picture, encoding="utf-8")
+    print("\n".join([f"{report.figure}: {report.source[0]}", *report.source[1:], f"{NOT_HERE[report.figure]}.\n"]))
+    print(table(report))
+
+
 def main():
-    """Measures a figure. Ends with status 2 if something cannot run here."""
-    options = parse()
+    """Shows a figure. Ends with status 2 if something cannot run here."""
+    options = arguments()
     stop_on_sigterm()
     try:
-        check(options)
-        before = os.getloadavg()[0]
-        with tempfile.TemporaryDirectory() as scratch:
-            results, own, peaks = measure(options, scratch)
+        show(make_report(options), options)
     except Refusal as refusal:
         say(f"figures.py: {refusal}")
         return 2
     except Stopped:
         return 128 + signal.SIGTERM
-    rounds = "1 round" if options.rounds == 1 else f"medians of {options.rounds} interleaved rounds"
-    load = f"load average {before:.1f} at the start and {os.getloadavg()[0]:.1f} at the end"
-    print(f"{options.figure}, scale {options.scale}, {rounds}, {os.cpu_count()} cores, {load}")
-    print("peak memory: " + ", ".join(f"{name} {peak / MIB:.0f} MiB" for name, peak in peaks.items()))
-    print(f"{NOT_HERE[options.figure]}.\n")
-    rows = redis_rows if options.figure == "fig10" else model_rows
-    print(table(rows(results, own, options)))
-    if options.out:
-        data = [dataclasses.asdict(case) | {"rounds": rounds} for case, rounds in results.items()]
-        options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

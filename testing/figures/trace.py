@@ -9,20 +9,18 @@ the threads that worked for them.
 """
 
 import argparse
-import html
 import json
 import sys
 
+import svg
+from svg import CHARACTER, GRID, MUTED
+
 WIDTH, LEFT, RIGHT, TOP = 1080, 170, 24, 92
 ROW, BAR, GAP = 19, 14, 30
-TEXT, MUTED, GRID = "#2b2f36", "#6b7078", "#e4e6ea"
-FONT = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif"
 COLORS = {
     "request": "#8a8f98", "queue": "#e69f00", "work request": "#0072b2", "handler": "#56b4e9",
     "layout": "#cc79a7", "call": "#d55e00", "merge": "#e69f00", "post": "#0072b2",
     "completion": "#009e73", "reply": "#8a8f98", "copy": "#009e73"}
-# Text that a bar of this many pixels can hold, at this many for each character.
-CHARACTER = 6.6
 
 
 def pairs(events, category):
@@ -88,16 +86,12 @@ def rows_of_threads(events, first, last):
     return rows
 
 
-class Picture:
-    """The lines of an SVG file."""
+class Picture(svg.Picture):
+    """Rows of bars over a time axis."""
 
     def __init__(self, first, last):
-        self.first, self.scale, self.lines, self.y = first, (WIDTH - LEFT - RIGHT) / (last - first), [], TOP
-
-    def text(self, x, y, text, size=12, fill=TEXT, anchor="start", weight=400):
-        self.lines.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{fill}" '
-            f'font-weight="{weight}">{html.escape(text)}</text>')
+        super().__init__()
+        self.first, self.scale, self.y = first, (WIDTH - LEFT - RIGHT) / (last - first), TOP
 
     def x(self, time):
         return LEFT + min(max((time - self.first) * self.scale, 0), WIDTH - LEFT - RIGHT)
@@ -110,10 +104,8 @@ class Picture:
             for begin, end, category, label in bars:
                 left, right = self.x(begin), self.x(end)
                 width = max(right - left, 1)
-                self.lines.append(
-                    f'<rect x="{left:.1f}" y="{self.y:.1f}" width="{width:.1f}" height="{BAR}" rx="1.5" '
-                    f'fill="{COLORS.get(category, MUTED)}"><title>{html.escape(label)}: '
-                    f'{end - begin:.1f} us</title></rect>')
+                tip = f"{label}: {end - begin:.1f} us"
+                self.bar(left, self.y, width, BAR, COLORS.get(category, MUTED), tip)
                 if len(label) * CHARACTER < width:
                     self.text(left + 4, self.y + BAR - 3.5, label, 10.5, "#ffffff")
             self.y += ROW
@@ -123,26 +115,19 @@ class Picture:
         span = last - self.first
         step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10**5, 10**7)
                     if span / step <= 12)
-        lines = []
+        bars, self.lines = self.lines, []
         for number in range(int(span / step) + 1):
             x = self.x(self.first + number * step)
-            lines.append(f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{self.y:.1f}" stroke="{GRID}"/>')
+            self.line(x, TOP, x, self.y, GRID)
             self.text(x, TOP - 6, f"{number * step} us", 10.5, MUTED, "middle")
-        self.lines = lines + self.lines
+        self.lines += bars
 
     def legend(self, names):
         x = LEFT
         for name in names:
-            self.lines.append(f'<rect x="{x:.1f}" y="50" width="11" height="11" rx="1.5" fill="{COLORS[name]}"/>')
+            self.bar(x, 50, 11, 11, COLORS[name])
             self.text(x + 16, 60, name, 11)
             x += 34 + len(name) * CHARACTER
-
-    def svg(self):
-        height = self.y + 16
-        return "\n".join([
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
-            f'height="{height:.0f}" font-family="{FONT}">',
-            f'<rect width="{WIDTH}" height="{height:.0f}" fill="#ffffff"/>', *self.lines, "</svg>", ""])
 
 
 def draw(events, number, title):
@@ -161,7 +146,7 @@ def draw(events, number, title):
     picture.axis(last)
     drawn = {bar[2] for _, bars in above + below for bar in bars}
     picture.legend([name for name in COLORS if name in drawn])
-    return picture.svg()
+    return picture.svg(WIDTH, picture.y + 16)
 
 
 def main():
