@@ -2,6 +2,7 @@
 
 mod admission;
 mod batching;
+mod by_provider;
 mod completions;
 mod device_window;
 mod gathering;
