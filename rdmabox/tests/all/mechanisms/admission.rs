@@ -13,18 +13,17 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    BatchMode, Op,
+    BatchMode, Failed, Op, RemoteAddr, Session,
     admission::{AdmissionPolicy, LatencyWindow, LatencyWindowOptions},
 };
 
-use super::{offsets, on_four_threads, submit};
+use super::{offsets, on_each_that_posts_and_cards, on_four_threads, submit};
 use crate::support::{Fixture, at, base, on_each_that_posts, pattern, providers};
 
 #[test]
 fn the_window_is_never_exceeded() {
-    for provider in providers() {
+    on_each_that_posts_and_cards(|mut f| {
         for &batch in BatchMode::ALL {
-            let mut f = Fixture::new(provider);
             (f.options.batch, f.options.window_bytes) = (batch, 32 * 1024);
             let session = f.connect();
             let base = base(&session);
@@ -47,11 +46,12 @@ fn the_window_is_never_exceeded() {
                     });
                 }
             });
-            let (now, peak) = session.in_flight();
-            assert_eq!(now, 0);
-            assert!((4096..=32 * 1024).contains(&peak), "{provider} {batch}: {peak}");
+            // The window counts the bytes of the session or of its device, which has no other one.
+            let (now, peak) = session.in_window();
+            assert_eq!((now, session.in_flight().0), (0, 0));
+            assert!((4096..=32 * 1024).contains(&peak), "{batch}: {peak}");
         }
-    }
+    });
 }
 
 const MIB: usize = 1 << 20;
@@ -134,7 +134,7 @@ fn beside<T>(starts: std::ops::Range<usize>, each: impl Fn(usize) + Sync, other:
 
 #[test]
 fn reads_and_writes_do_not_starve_each_other() {
-    on_each_that_posts(|mut f| {
+    on_each_that_posts_and_cards(|mut f| {
         f.options.window_bytes = 8192;
         let session = f.connect();
         let base = base(&session);
@@ -158,6 +158,85 @@ fn reads_and_writes_do_not_starve_each_other() {
         }
         assert_eq!(session.in_flight().0, 0);
         assert!(session.in_flight().1 <= 20_480, "{:?}", session.in_flight());
+    });
+}
+
+/// Starts a request of a page, and the next one in its callback, until `over`. Each callback runs
+/// `count`.
+fn chain(
+    session: &Arc<Session>,
+    (write, place): (bool, RemoteAddr),
+    over: &Arc<AtomicBool>,
+    count: impl Fn() + Send + Clone + 'static,
+) {
+    let (next, over) = (Arc::clone(session), Arc::clone(over));
+    let then = move |outcome: Result<Vec<u8>, Failed<Vec<u8>>>| {
+        outcome.unwrap();
+        count();
+        if !over.load(Ordering::SeqCst) {
+            chain(&next, (write, place), &over, count);
+        }
+    };
+    match write {
+        true => session.write_then(place, vec![1; 4096], then),
+        false => session.read_then(place, vec![0; 4096], then),
+    }
+}
+
+/// Keeps [`CHAINS`] requests of the other direction waiting, and one of this direction. Returns the
+/// largest number of the former that completed between two of the latter.
+fn most_that_pass(session: &Arc<Session>, base: RemoteAddr, write: bool) -> u64 {
+    const ROUNDS: u64 = 200;
+    let over = Arc::new(AtomicBool::new(false));
+    let counts: [Arc<AtomicU64>; 4] = Default::default();
+    let [others, done, last, most] = counts.clone();
+    let (send, receive) = mpsc::channel();
+    let ends = Arc::clone(&over);
+    let count = move || {
+        let now = others.load(Ordering::SeqCst);
+        let passed = now - last.swap(now, Ordering::SeqCst);
+        let number = 1 + done.fetch_add(1, Ordering::SeqCst);
+        most.fetch_max(passed, Ordering::SeqCst);
+        if number == ROUNDS {
+            ends.store(true, Ordering::SeqCst);
+            send.send(most.load(Ordering::SeqCst)).unwrap();
+        }
+    };
+    session.together(|| {
+        for i in 0..CHAINS {
+            let others = Arc::clone(&counts[0]);
+            let count = move || {
+                others.fetch_add(1, Ordering::SeqCst);
+            };
+            chain(session, (!write, at(base, i * 8192)), &over, count);
+        }
+        chain(session, (write, at(base, 1 << 20)), &over, count);
+    });
+    let most = receive.recv().unwrap();
+    while session.in_flight().0 > 0 {
+        thread::yield_now();
+    }
+    most
+}
+
+/// Requests of the other direction that wait all the time.
+const CHAINS: usize = 16;
+
+/// Catches turns that let requests of one direction pass a waiting one of the other again and
+/// again. All is counted in callbacks, so no thread has to run in time.
+#[test]
+fn no_request_passes_a_waiting_one_of_the_other_direction_twice() {
+    on_each_that_posts_and_cards(|mut f| {
+        // Room for two requests.
+        (f.options.window_bytes, f.options.queue_pairs) = (8192, 1);
+        let session = f.connect();
+        let base = base(&session);
+        for write in [true, false] {
+            let most = most_that_pass(&session, base, write);
+            eprintln!("at most {most} pass, write {write}");
+            assert!(most <= CHAINS as u64, "{most}, write {write}");
+        }
+        assert!(session.in_window().1 <= 8192, "{:?}", session.in_window());
     });
 }
 

@@ -8,8 +8,26 @@ mod device_window;
 mod gathering;
 mod registration;
 
-use crate::support::{at, pattern};
-use rdmabox::{BatchMode, PollingMode, RemoteAddr, Session, SessionOptions, stats::StatsSnapshot};
+use crate::support::{Fixture, at, on_each_that_posts, pattern, providers};
+use rdmabox::{
+    BatchMode, PollingMode, ProviderKind, RemoteAddr, Session, SessionOptions,
+    admission::WindowScope,
+    provider::model::{CardParameters, ModelledCard, Timing},
+    stats::StatsSnapshot,
+};
+
+/// Runs a test of posted requests over each provider, and on a modelled card over the software
+/// providers. The window of a card is the device's.
+pub(crate) fn on_each_that_posts_and_cards(test: impl Fn(Fixture)) {
+    on_each_that_posts(&test);
+    for provider in providers().into_iter().filter(|provider| *provider != ProviderKind::Rdma) {
+        eprintln!("--- a modelled card over {provider}");
+        let mut fixture = Fixture::new(provider);
+        fixture.options.card = Some(ModelledCard::new(CardParameters::cx3(), Timing::Counts));
+        fixture.options.window_scope = WindowScope::ByProvider;
+        test(fixture);
+    }
+}
 
 /// Submits requests of `len` bytes at `places` together. Returns the change of the counters.
 pub(crate) fn submit(session: &Session, write: bool, places: &[RemoteAddr], len: usize) -> StatsSnapshot {
