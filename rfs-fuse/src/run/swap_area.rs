@@ -6,7 +6,7 @@
 //! # Concurrency
 //! Called while the process has one thread. Later threads inherit the settings.
 
-use std::{fs, io};
+use std::{fs, hint, io};
 
 use rustix::mm::{MlockAllFlags, mlockall};
 
@@ -14,6 +14,10 @@ use rustix::mm::{MlockAllFlags, mlockall};
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 /// The least likely victim of the OOM killer.
 const NO_VICTIM: &str = "-1000";
+
+/// Bytes that the allocator has beside those in use. Requests that wait hold up to 32 KiB each, so
+/// there is room for as many as the kernel has under way.
+const RESERVE: usize = 32 << 20;
 
 /// Locks the memory of the process, now and later, so that none of it is swapped out. Allocations
 /// of the kernel for its threads start no I/O of block devices and file systems. The OOM killer
@@ -40,5 +44,29 @@ pub(super) fn prepare() -> io::Result<()> {
         );
     }
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)?;
+    reserve();
     Ok(())
+}
+
+/// Gives the allocator memory that it keeps: later allocations of requests need none of the kernel.
+///
+/// All threads share one heap, which returns nothing to the kernel, and no allocation is a mapping
+/// of its own. A second heap would take its pages one by one, at faults on the write path.
+#[cfg(target_env = "gnu")]
+fn reserve() {
+    let settings = [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_MAX, 0), (libc::M_TRIM_THRESHOLD, -1)];
+    for (setting, value) in settings {
+        // SAFETY: The call sets a parameter of the allocator.
+        if unsafe { libc::mallopt(setting, value) } != 1 {
+            log::warn!("the allocator refuses parameter {setting}: writes may wait for memory");
+        }
+    }
+    // The heap grows by locked pages, which are there at once, and keeps them.
+    drop(hint::black_box(Vec::<u8>::with_capacity(RESERVE)));
+}
+
+/// Other allocators have no such settings.
+#[cfg(not(target_env = "gnu"))]
+fn reserve() {
+    drop(hint::black_box(Vec::<u8>::with_capacity(RESERVE)));
 }

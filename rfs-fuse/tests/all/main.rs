@@ -103,6 +103,7 @@ mod mount {
     mod private_server;
     mod program;
     mod status;
+    mod swap_memory;
     mod trace;
     mod unsupported;
 }
