@@ -162,9 +162,9 @@ release_packages() {
 }
 
 # Builds the programs of the tests in release mode: one selection of packages for all scripts, as
-# Cargo builds a crate once more for a selection that gives it other features. rfs-python and
-# rdmabox-bench are built by themselves: their features are not those of the programs that `mount`
-# and iozone/run build.
+# Cargo builds a crate once more for a selection that gives it other features. rdmabox-bench is
+# built by itself: its rdmabox has other features than that of the programs that `mount` and
+# iozone/run build. So is rfs-python, because maturin builds it by itself.
 build_release() {
     local packages
     read -rd "" -a packages < <(release_packages) || true
