@@ -1,8 +1,8 @@
 //! The protocol between rfs clients and rfs-server: messages, versions, limits.
 //!
 //! The crate has wire types only: no I/O and no `unsafe`. `docs/design/protocol.md` of the
-//! repository describes every byte, and `tests/golden.rs` compares it with this code. Clients read
-//! and write file data one-sidedly at the arena addresses of [`Extent`]s. They read attributes
+//! repository describes every byte, and `tests/all/golden.rs` compares it with this code. Clients
+//! read and write file data one-sidedly at the arena addresses of [`Extent`]s. They read attributes
 //! one-sidedly from [`record`]s. If the memory has [`checksum`]s, written data travels in messages
 //! instead.
 #![forbid(unsafe_code)]

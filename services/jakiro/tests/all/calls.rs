@@ -1,15 +1,13 @@
 //! Each operation of a client, over shared memory and TCP, with fetched and with sent replies.
 
-mod support;
-
 use std::{thread::sleep, time::Duration};
 
+use crate::support::{Local, WAYS};
 use jakiro::{
     Client, ClientError, Delta, MAX_VALUE, Put, Server, ServerError, ServerOptions, StoreError, StoreMode,
     StoreOptions, StoreOutcome,
 };
 use rdmabox::{Address, CallError, Host, Key, Peer, Reply, Secret, Service, Session, SessionOptions};
-use support::{Local, WAYS};
 
 fn value(client: &Client, key: &[u8]) -> Option<Vec<u8>> {
     let mut value = b"of before".to_vec();

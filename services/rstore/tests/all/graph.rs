@@ -1,7 +1,5 @@
 //! Carafe on a pool of programs, against the same algorithms in local memory.
 
-mod support;
-
 use std::collections::VecDeque;
 
 use rstore::{
@@ -9,7 +7,7 @@ use rstore::{
     graph::{Csr, Explorer, GraphStore, page_rank, page_rank_locally, rmat},
 };
 
-use self::support::{PROVIDERS, Pool};
+use crate::support::{PROVIDERS, Pool};
 
 fn small() -> Csr {
     Csr::new(1 << 9, &rmat(9, 8, 7))

@@ -2,8 +2,6 @@
 //! TCP. The tests would find a store that welcomes the new session while WRITEs of an earlier one
 //! are still under way.
 
-mod support;
-
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdout, Command, Stdio},
@@ -12,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::{ID, LEN, Relay, Site, chunk, on_all_providers, options, pool_key, ticket};
 use pool::{
     ClientId, Link, LinkError, OwnedStore, Piece, StoreAnswer, StoreRequest, Stores, TransferError,
     wire::Message,
 };
 use rdmabox::{Address, ProviderKind, Session};
-use support::{ID, LEN, Relay, Site, chunk, on_all_providers, options, pool_key, ticket};
 
 /// Has the address of a store, in a process that this test has started.
 const VARIABLE: &str = "POOL_TEST_STORE";
@@ -128,7 +126,7 @@ fn a_write_of_the_owner_that_is_held_up_does_not_land_after_its_next_session() {
 /// Runs a test of this file in a process of its own.
 fn child(test: &str, address: &Address) -> (Child, BufReader<ChildStdout>) {
     let mut child = Command::new(std::env::current_exe().expect("a program"))
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", &format!("earlier_sessions::{test}"), "--nocapture"])
         .env(VARIABLE, address.to_string())
         .stdout(Stdio::piped())
         .spawn()

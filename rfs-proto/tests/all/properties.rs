@@ -1,9 +1,6 @@
 //! Tests that values survive encoding and decoding, and that no bytes make a decoder panic.
 
-#[allow(dead_code)]
-mod support;
-
-#[path = "../fuzz/entry.rs"]
+#[path = "../../fuzz/entry.rs"]
 mod entry;
 
 use proptest::{collection::vec, prelude::*};
@@ -433,8 +430,8 @@ proptest! {
 #[test]
 fn the_fuzz_target_accepts_its_seeds() {
     let mut seeds: Vec<Vec<u8>> = Vec::new();
-    seeds.extend(support::requests().iter().map(|(hex, _)| support::unhex(hex)));
-    seeds.extend(support::replies().iter().map(|(hex, _)| support::unhex(hex)));
+    seeds.extend(crate::support::requests().iter().map(|(hex, _)| crate::support::unhex(hex)));
+    seeds.extend(crate::support::replies().iter().map(|(hex, _)| crate::support::unhex(hex)));
     seeds.push(vec![0xff; MAX_MESSAGE]);
     seeds.push(vec![0; record::LEN]);
     let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/decode");
@@ -443,7 +440,7 @@ fn the_fuzz_target_accepts_its_seeds() {
         seeds.push(std::fs::read(file.unwrap().path()).unwrap());
         files += 1;
     }
-    assert_eq!(files, support::requests().len() + support::replies().len());
+    assert_eq!(files, crate::support::requests().len() + crate::support::replies().len());
     for seed in seeds {
         for len in 0..=seed.len().min(300) {
             entry::check(&seed[..len]);

@@ -1,10 +1,8 @@
 //! Namespaces, regions, reads and writes with real programs, over shared memory and TCP.
 
-mod support;
-
 use rstore::{AllocFlags, Error, Refusal};
 
-use self::support::{CHUNK, PROVIDERS, Pool};
+use crate::support::{CHUNK, PROVIDERS, Pool};
 
 fn refusal<T: std::fmt::Debug>(outcome: Result<T, Error>) -> Refusal {
     match outcome {

@@ -1,15 +1,13 @@
 //! An owner with the key of the pool, and clients with tickets, over shared memory and TCP.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{ID, LEN, Site, on_all_providers, options, pool_key, start, ticket};
 use pool::{ChunkId, ClientId, LinkError, OwnedStore, OwnerError, Piece, Stores, Ticket};
 use rdmabox::Secret;
-use support::{ID, LEN, Site, on_all_providers, options, pool_key, start, ticket};
 
 fn chunk(owner: &OwnedStore) -> [ChunkId; 1] {
-    support::chunk(owner.chunk())
+    crate::support::chunk(owner.chunk())
 }
 
 fn refused(stores: &Stores, chunk: &[ChunkId]) -> String {

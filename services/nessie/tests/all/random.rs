@@ -1,7 +1,5 @@
 //! Random clients on several nodes: their histories are linearizable, also if a node dies or stops.
 
-mod support;
-
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -11,7 +9,7 @@ use std::{
 use nessie::{Command, NessieError, Node};
 use rdmabox::{ProviderKind, Session};
 
-use support::{Deployment, Histories, LONG, NodeProcess, Remote, Store, eventually};
+use crate::support::{Deployment, Histories, LONG, NodeProcess, Remote, Store, eventually};
 
 const KEYS: usize = 100;
 

@@ -1,12 +1,10 @@
 //! Barriers, and members that fail, leave or vanish.
 
-mod support;
-
 use std::time::Duration;
 
 use rstore::{Coordinator, Error, Worker};
 
-use self::support::{LIMIT, PROVIDERS, Pool};
+use crate::support::{LIMIT, PROVIDERS, Pool};
 
 #[test]
 fn workers_run_in_phases() {

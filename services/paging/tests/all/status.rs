@@ -1,14 +1,12 @@
 //! `rfs-paging status` shows running pagers, and the chunks that a lender has lent.
 
-mod support;
-
 use std::{
     process::{Command, Output},
     slice,
 };
 
+use crate::support::{ChildLender, MIB, PAGE, Places, Provider, fill, options, pager};
 use rfs_paging::{PagerReport, RemotePager};
-use support::{ChildLender, MIB, PAGE, Places, Provider, fill, options, pager};
 
 fn status(arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-paging"));

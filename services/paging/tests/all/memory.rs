@@ -1,19 +1,19 @@
 //! Paged memory holds the bytes that a program stores, and its pager keeps the budget.
 
-mod support;
-
 use std::{
     fs::File,
     io::{Read, Seek, SeekFrom},
     thread,
 };
 
+use crate::support::{
+    Lenders, MIB, PAGE, Provider, check, fill, options, pager, providers, session, wait_for,
+};
 use rdmabox::{Key, Secret};
 use rfs_paging::{
     Lender, LenderError, LenderOptions, PagedMemory, PagerEvent, PagerOptions, PagingError, Redundancy,
     RemotePager, lender_status,
 };
-use support::{Lenders, MIB, PAGE, Provider, check, fill, options, pager, providers, session, wait_for};
 
 #[test]
 fn memory_larger_than_the_budget_keeps_its_bytes() {

@@ -1,7 +1,5 @@
 //! Clients, stores and masters that die, and the chunks that must not be lost with them.
 
-mod support;
-
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
@@ -10,7 +8,7 @@ use std::{
 
 use rstore::{AllocFlags, Client, ClientOptions, Coordinator, Error, Namespace, Refusal, Worker};
 
-use self::support::{CHUNK, PROVIDERS, Pool, die_with_test, wait_for};
+use crate::support::{CHUNK, PROVIDERS, Pool, die_with_test, wait_for};
 
 const SHORT: &[&str] = &["--grace", "1000"];
 
@@ -20,7 +18,7 @@ struct LostClient(Child);
 impl LostClient {
     fn start(pool: &Pool, state: &str) -> LostClient {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "the_client_of_other_tests", "--nocapture", "--test-threads", "1"]);
+        command.args(["--exact", "loss::the_client_of_other_tests", "--nocapture", "--test-threads", "1"]);
         command.env("RSTORE_STATE", state).env("RSTORE_MASTER", pool.master_address.to_string());
         command.env("RSTORE_PROVIDER", format!("{:?}", pool.provider)).stdout(Stdio::piped());
         die_with_test(&mut command);

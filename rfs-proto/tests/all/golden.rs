@@ -1,15 +1,12 @@
 //! Compares the bytes of every message with docs/design/protocol.md, and decodes truncated and
 //! extended messages.
 
-#[allow(dead_code)]
-mod support;
-
+use crate::support::{attr, replies, requests, unhex};
 use rfs_proto::{
     DecodeError, MAX_MESSAGE, OLDEST_VERSION, Reply, Request, VERSION, attach_version, decode_reply,
     decode_reply_with, decode_request, encode_reply, encode_reply_with, encode_request,
     encode_version_refusal, needed_version, refused_by_version,
 };
-use support::{attr, replies, requests, unhex};
 
 /// Asserts that the protocol document shows these bytes.
 fn assert_documented(hex: &str) {

@@ -4,8 +4,6 @@
 //! redundancy, servers are killed in the middle, and others after the repair. Devices may have
 //! faults. No byte may be lost, torn or taken from another page.
 
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -14,11 +12,11 @@ use std::{
     thread,
 };
 
+use crate::support::{ChildLender, MIB, PAGE, Places, Provider, options, pager, providers, wait_for};
 use fastrand::Rng;
 use proptest::prelude::*;
 use rdmabox::provider::fault::{Faults, Plan as FaultPlan};
 use rfs_paging::{PagerEvent, PagerStats, Redundancy};
-use support::{ChildLender, MIB, PAGE, Places, Provider, options, pager, providers, wait_for};
 
 /// Bytes that a thread owns in one piece.
 const GROUP: usize = 64;

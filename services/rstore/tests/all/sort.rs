@@ -1,13 +1,11 @@
 //! RSort on a pool of programs: its output has the records of its input, in order.
 
-mod support;
-
 use rstore::{
     Error, Refusal,
     sort::{SortJob, sort, sort_locally},
 };
 
-use self::support::{PROVIDERS, Pool};
+use crate::support::{PROVIDERS, Pool};
 
 #[test]
 fn sorted_output_has_all_records_and_leaves_nothing() {

@@ -1,14 +1,12 @@
 //! The program: its start and stop, its errors, and clients of a server that is killed.
 
-mod support;
-
 use std::{
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
+use crate::support::{Program, WAYS, read_line};
 use jakiro::{Client, ClientError, ClientOptions};
-use support::{Program, WAYS, read_line};
 
 fn run(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_jakiro-server")).args(args).output().expect("the program")

@@ -1,12 +1,10 @@
 //! Copy-on-write regions with several clients.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rstore::{AllocFlags, Error, Refusal};
 
-use self::support::{CHUNK, PROVIDERS, Pool};
+use crate::support::{CHUNK, PROVIDERS, Pool, wait_for};
 
 const LEN: u64 = 3 * CHUNK;
 
@@ -37,7 +35,7 @@ fn readers_keep_their_version_and_see_marks_of_the_next_one() {
         assert!(newest.version() > first.version());
 
         // The reader still has its version, and learns that there is another one.
-        support::wait_for("a mark", || {
+        wait_for("a mark", || {
             assert!(mapping.read(0..LEN).expect("a read").iter().all(|byte| *byte == 1));
             (mapping.tainted() == 1).then_some(())
         });
@@ -81,7 +79,7 @@ fn a_slow_writer_loses_its_lease_and_cannot_harm_the_next_one() {
         let mut mapping = newest.map_all().expect("a mapping");
         assert!(mapping.read(0..LEN).expect("a read").iter().all(|byte| *byte == 2));
         // The slow client goes on in its next epoch, also with mappings of before.
-        support::wait_for("the session ends", || kept.read(0..LEN).err());
+        wait_for("the session ends", || kept.read(0..LEN).err());
         kept.relink().expect("links in the next epoch");
         assert!(kept.read(0..LEN).expect("a read").iter().all(|byte| *byte == 0));
         let mut mapping = region.newest().expect("a version").map_all().expect("a mapping");

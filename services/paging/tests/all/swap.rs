@@ -196,7 +196,7 @@ fn send(child: &Running, signal: i32) {
 fn in_the_cgroup(cgroup: &Cgroup) -> (Running, BufReader<ChildStdout>) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
-        .args(["--exact", "fill_more_than_the_cgroup_holds", "--ignored", "--nocapture"])
+        .args(["--exact", "swap::fill_more_than_the_cgroup_holds", "--ignored", "--nocapture"])
         .env(CGROUP, &cgroup.folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());

@@ -1,7 +1,5 @@
 //! A client that speaks the NBD protocol, byte by byte, with a server over paged memory.
 
-mod support;
-
 use std::{
     io::{Read, Write},
     net::TcpStream,
@@ -11,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::{ChildLender, Lenders, MIB, PAGE, Places, Provider, options, pager, wait_for};
 use fastrand::Rng;
 use rdmabox::Address;
 use rfs_paging::{
     PagerOptions, Redundancy, RemotePager,
     nbd::{NbdAddress, NbdServer, NbdServerError},
 };
-use support::{ChildLender, MIB, PAGE, Places, Provider, options, pager, wait_for};
 
 const PAGES: usize = 600;
 const SIZE: usize = PAGES * PAGE;
@@ -297,7 +295,7 @@ fn qemu_finds_its_bytes() {
 
 #[test]
 fn other_machines_cannot_connect() {
-    let lenders = support::Lenders::start(Provider::Shm, 1, 2 * MIB);
+    let lenders = Lenders::start(Provider::Shm, 1, 2 * MIB);
     let pager = pager(&lenders.addresses(), PagerOptions::new(MIB));
     let memory = pager.map(SIZE).expect("memory");
     let address = "0.0.0.0:0".parse().expect("an address");
@@ -323,7 +321,7 @@ fn start_program(folder: &Path, addresses: &[Address], options: &[&str]) -> (Chi
 
 #[test]
 fn the_program_serves_until_it_is_told_to_end() {
-    let lenders = support::Lenders::start(Provider::Shm, 2, 8 * MIB);
+    let lenders = Lenders::start(Provider::Shm, 2, 8 * MIB);
     let folder = tempfile::tempdir().expect("a folder");
     let (mut child, listen) = start_program(folder.path(), &lenders.addresses(), &["--redundancy", "mirror"]);
     let mut client = Client::ready(&listen);

@@ -1,7 +1,5 @@
 //! Nodes that join through a seed, and leave or die.
 
-mod support;
-
 use std::{
     process::{Command as Process, Stdio},
     thread,
@@ -11,7 +9,7 @@ use std::{
 use nessie::{NessieError, Node};
 use rdmabox::ProviderKind;
 
-use support::{Deployment, Histories, LONG, Store, eventually};
+use crate::support::{Deployment, Histories, LONG, Store, eventually};
 
 const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
 

@@ -1,14 +1,12 @@
 //! Full tables, reuse of entries, wrong options, and the commands.
 
-mod support;
-
 use std::{collections::HashMap, process::Command as Process, time::Duration};
 
 use nessie::{NessieError, Node};
 use proptest::prelude::*;
 use rdmabox::{ProviderKind, Session};
 
-use support::{Deployment, LONG, eventually};
+use crate::support::{Deployment, LONG, eventually};
 
 fn one_node(change: impl FnOnce(&mut nessie::NodeOptions)) -> (Deployment, Node) {
     let deployment = Deployment::new(1, ProviderKind::Shm);

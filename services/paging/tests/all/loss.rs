@@ -1,7 +1,5 @@
 //! Servers that end: a mirror loses nothing, and without one the loss is an error and SIGBUS.
 
-mod support;
-
 use std::{
     io::{Read, Write},
     os::unix::process::ExitStatusExt,
@@ -9,8 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::{
+    ChildLender, Lenders, MIB, PAGE, Places, Provider, check, fill, options, pager, providers, wait_for,
+};
 use rfs_paging::{PagedMemory, PagerEvent, Redundancy, RemotePager};
-use support::{ChildLender, MIB, PAGE, Places, Provider, check, fill, options, pager, providers, wait_for};
 
 const PAGES: usize = 600;
 
@@ -127,7 +127,7 @@ fn two_parity_pages_survive_the_kill_of_two_servers_at_once() {
 #[test]
 fn a_lender_that_stops_in_order_is_lost_like_one_that_is_killed() {
     for provider in providers() {
-        let mut lenders = support::Lenders::start(provider, 2, 16 * MIB);
+        let mut lenders = Lenders::start(provider, 2, 16 * MIB);
         let (options, _) = options(provider, 64);
         let pager = pager(&lenders.addresses(), options.redundancy(Redundancy::Mirror));
         let mut memory = pager.map(PAGES * PAGE).expect("memory");
@@ -143,7 +143,7 @@ fn a_lender_that_stops_in_order_is_lost_like_one_that_is_killed() {
 /// Runs one of the functions below in a process of its own. Returns its output and its signal.
 fn in_a_child(test: &str, provider: Provider) -> (String, Option<i32>) {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", test, "--ignored", "--nocapture"])
+        .args(["--exact", &format!("loss::{test}"), "--ignored", "--nocapture"])
         .env("PROVIDER", format!("{provider:?}"))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

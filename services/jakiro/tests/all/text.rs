@@ -1,7 +1,5 @@
 //! The text protocol of the program: the tests of libmemcached, and the end of the program.
 
-mod support;
-
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
@@ -9,8 +7,8 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{Program, WAYS, Way};
 use jakiro::Client;
-use support::{Program, WAYS, Way};
 
 const SHM: Way = WAYS[0];
 

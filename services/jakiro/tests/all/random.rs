@@ -1,15 +1,13 @@
 //! Several clients at random, against maps.
 
-mod support;
-
 use std::{
     collections::HashMap,
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use crate::support::{Local, WAYS, Way};
 use fastrand::Rng;
 use jakiro::{Client, Delta, Put, StoreMode, StoreOptions, StoreOutcome};
-use support::{Local, WAYS, Way};
 
 const CLIENTS: u64 = 4;
 const STEPS: usize = 600;
