@@ -450,6 +450,29 @@ static void wait_for_a_line(void) {
     check(memory, 8 * MIB, 13);
 }
 
+/* Fills and checks its part with new values, until the program is to end. */
+static void *rounds_of_a_thread(void *argument) {
+    unsigned char *own = shared + (size_t)argument * 4 * MIB;
+    for (uint64_t salt = 0; !stop; salt++) {
+        fill(own, 4 * MIB, salt);
+        check(own, 4 * MIB, salt);
+        puts("round");
+        fflush(stdout);
+    }
+    return NULL;
+}
+
+/* Two threads use memory until a line comes. */
+static void rounds(void) {
+    pthread_t ids[2];
+    shared = malloc(8 * MIB);
+    for (size_t n = 0; n < 2; n++) assert(pthread_create(&ids[n], NULL, rounds_of_a_thread, (void *)n) == 0);
+    assert(getchar() == '\n');
+    stop = 1;
+    for (int n = 0; n < 2; n++) pthread_join(ids[n], NULL);
+    free(shared);
+}
+
 /* Returns true if the program is to run in this mode only, and runs it. */
 static int mode(const char *name, const char *given, void (*run)(void)) {
     if (strcmp(name, given) != 0) return 0;
@@ -463,7 +486,7 @@ int main(int argc, char **argv) {
         int known = mode("small", argv[1], small) || mode("small-forks", argv[1], small_blocks_of_the_parent) ||
                     mode("forks", argv[1], forks) || mode("signals", argv[1], signals) ||
                     mode("wait", argv[1], wait_for_a_line) || mode("much", argv[1], much) ||
-                    mode("many-small", argv[1], many_small) ||
+                    mode("many-small", argv[1], many_small) || mode("rounds", argv[1], rounds) ||
                     mode("unsupported", argv[1], unsupported);
         return known ? 0 : 2;
     }

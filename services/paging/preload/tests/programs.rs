@@ -1,22 +1,18 @@
 //! Unchanged programs run with paged memory: a C program and Python.
 
+mod support;
+
 use std::{
     env, fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::Read,
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
 use rfs_paging::{Lender, LenderOptions, PagerReport, running_pagers};
+use support::{Running, counter, launcher, library, not_run};
 use tempfile::TempDir;
-
-/// The library that `cargo` built for this test.
-fn library() -> PathBuf {
-    let path = env::current_exe().expect("this program").with_file_name("librfs_paging_preload.so");
-    assert!(path.exists(), "{}", path.display());
-    path
-}
 
 struct Fixture {
     dir: TempDir,
@@ -53,12 +49,6 @@ impl Fixture {
     }
 }
 
-/// Returns the value of a counter in the output.
-fn counter(output: &str, name: &str) -> u64 {
-    let (_, rest) = output.split_once(&format!(" {name}: ")).unwrap_or_else(|| panic!("no {name}: {output}"));
-    rest.split([',', ' ']).next().and_then(|value| value.parse().ok()).expect("a number")
-}
-
 /// Checks that a program succeeded, and that its memory was paged.
 fn check(output: &Output, expected: &str) {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -70,57 +60,9 @@ fn check(output: &Output, expected: &str) {
     assert_eq!(counter(&err, "pages_lost"), 0, "{err}");
 }
 
-fn not_run(program: &str) -> bool {
-    let missing = Command::new(program).arg("--version").output().is_err();
-    if missing {
-        println!("not run: {program} is not installed");
-    }
-    missing
-}
-
 /// Compiles the C program.
 fn compile(fixture: &Fixture) -> PathBuf {
-    let program = fixture.dir.path().join("program");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c");
-    // Without optimization, so that the compiler removes no allocation.
-    let compiled = Command::new("gcc").args(["-O0", "-w", "-pthread", source, "-o"]).arg(&program).status();
-    assert!(compiled.expect("gcc").success());
-    program
-}
-
-/// A process that ends with the test.
-struct Running(Child, BufReader<ChildStdout>);
-
-impl Running {
-    fn start(command: &mut Command) -> Running {
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("a program");
-        let lines = BufReader::new(child.stdout.take().expect("a pipe"));
-        Running(child, lines)
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.1.read_line(&mut line).expect("text");
-        line.trim().into()
-    }
-
-    /// Lets the program in the mode `wait` go on.
-    fn go_on(&mut self) {
-        self.0.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("a reader");
-    }
-
-    fn send(&self, signal: i32) {
-        // SAFETY: The child has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
+    support::compile(fixture.dir.path())
 }
 
 #[test]
@@ -370,13 +312,7 @@ fn a_program_larger_than_its_full_lender_keeps_all_bytes() {
 
 #[test]
 fn the_launcher_runs_a_program_and_reports_errors_before_it_does() {
-    // Where the whole workspace is built, the program is beside the folder of the tests.
-    let folder = library().parent().and_then(Path::parent).expect("a folder").to_owned();
-    let launcher = folder.join("rfs-paging");
-    if !launcher.exists() {
-        println!("not run: {} is not built", launcher.display());
-        return;
-    }
+    let Some(launcher) = launcher() else { return };
     let fixture = Fixture::new();
     let address = fixture.lender.addresses()[0].to_string();
     let run = |server: &str, program: &[&str]| {
