@@ -3,6 +3,7 @@
 //! # Concurrency
 //! The test takes the place of the fault thread.
 
+mod lies;
 mod random;
 
 use std::sync::Arc;

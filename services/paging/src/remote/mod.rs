@@ -5,6 +5,7 @@
 //!
 //! [`RemotePager::stats`]: crate::RemotePager::stats
 
+mod lent;
 mod servers;
 
 use rdmabox::{Address, SessionOptions};

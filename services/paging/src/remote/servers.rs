@@ -14,6 +14,7 @@ use std::{
 
 use rdmabox::{Address, Buffer, RemoteAddr, RequestError, Session, SessionOptions, verbs::VerbsError};
 
+use super::lent::Lent;
 use crate::{
     error::PagingError,
     lender::protocol::{self, LentChunk},
@@ -36,7 +37,7 @@ struct Server {
     session: Arc<Session>,
     is_lost: bool,
     full_until: Option<Instant>,
-    chunks: usize,
+    lent: Lent,
     /// Registered buffers of a page each, not in use.
     buffers: Vec<Buffer>,
 }
@@ -77,7 +78,7 @@ impl Servers {
             protocol::status(&session)
                 .map_err(|source| PagingError::NotALender { address: address.clone(), source })?;
             let (address, buffers) = (address.clone(), Vec::new());
-            Ok(Server { address, session, is_lost: false, full_until: None, chunks: 0, buffers })
+            Ok(Server { address, session, is_lost: false, full_until: None, lent: Lent::default(), buffers })
         };
         Ok(Servers { servers: addresses.iter().map(server).collect::<Result<_, _>>()?, layout })
     }
@@ -120,7 +121,7 @@ impl Servers {
 
     /// Number of chunks at all servers.
     pub(crate) fn chunks(&self) -> usize {
-        self.servers.iter().map(|server| server.chunks).sum()
+        self.servers.iter().map(|server| server.lent.len()).sum()
     }
 
     /// Marks a server lost. Returns false if it was before.
@@ -128,7 +129,7 @@ impl Servers {
         let server = &mut self.servers[server];
         let first = !server.is_lost;
         server.is_lost = true;
-        server.chunks = 0;
+        server.lent.clear();
         server.buffers.clear();
         if first {
             server.session.close(Duration::ZERO);
@@ -217,17 +218,17 @@ impl Servers {
             .filter(|index| !self.servers[*index].is_lost && !self.servers[*index].is_full(now))
             .filter(|index| !holders.contains(index))
             .collect();
-        candidates.sort_by_key(|index| self.servers[*index].chunks);
+        candidates.sort_by_key(|index| self.servers[*index].lent.len());
         candidates
     }
 
     fn allocate(&mut self, index: usize) -> Placement<Member<LentChunk>> {
         let server = &mut self.servers[index];
         match protocol::allocate(&server.session, CHUNK) {
-            Ok(Some(memory)) => {
-                server.chunks += 1;
-                Placement::Placed(Member { server: index, memory })
-            }
+            Ok(Some(memory)) => match server.lent.add(&memory) {
+                Ok(()) => Placement::Placed(Member { server: index, memory }),
+                Err(error) => Placement::Failed(index, error),
+            },
             Ok(None) => {
                 server.full_until = Some(Instant::now() + FULL_PAUSE);
                 Placement::NoRoom
@@ -240,11 +241,12 @@ impl Servers {
     pub(crate) fn free(&mut self, members: Vec<Member<LentChunk>>) {
         for (index, server) in self.servers.iter_mut().enumerate() {
             let of_server = members.iter().filter(|member| member.server == index);
-            let numbers: Vec<u32> = of_server.map(|member| member.memory.number).collect();
-            if numbers.is_empty() || server.is_lost {
+            let chunks: Vec<LentChunk> = of_server.map(|member| member.memory).collect();
+            if chunks.is_empty() || server.is_lost {
                 continue;
             }
-            server.chunks = server.chunks.saturating_sub(numbers.len());
+            chunks.iter().for_each(|chunk| server.lent.remove(chunk));
+            let numbers: Vec<u32> = chunks.iter().map(|chunk| chunk.number).collect();
             for part in numbers.chunks(4096) {
                 // A server that cannot be reached is found lost by the next request.
                 let _ = protocol::start_free(&server.session, part.to_vec());
