@@ -3,13 +3,28 @@
 //! # Concurrency
 //! Plain values.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, ops::RangeInclusive, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use rdmabox::Address;
 use service_program::LogOptions;
 
-use crate::{Redundancy, Switches, nbd::NbdAddress};
+use crate::{
+    Redundancy, Switches,
+    logic::{PAGE, layout::CHUNK},
+    nbd::NbdAddress,
+    options::MIN_BUDGET_PAGES,
+};
+
+/// Bounds of options that are sizes. The library has the same for its own options.
+const LOCAL: RangeInclusive<u64> = MIN_BUDGET_PAGES * PAGE as u64..=u64::MAX;
+const LENT: RangeInclusive<u64> = CHUNK as u64..=u64::MAX;
+const READ_AHEAD: RangeInclusive<u64> = PAGE as u64..=CHUNK as u64;
+const MIN_SIZE: RangeInclusive<u64> = 64 << 10..=u64::MAX;
+/// Each of 52 lengths of small blocks needs 1 MiB of address space.
+const SMALL: RangeInclusive<u64> = 64 << 20..=u64::MAX;
+/// A header and a few pages; page numbers of 32 bits.
+const SWAP: RangeInclusive<u64> = 64 << 10..=1 << 44;
 
 /// Lends memory to pagers, shows the lent memory, and runs programs with paged memory.
 #[derive(Debug, Parser)]
@@ -31,8 +46,8 @@ pub enum Command {
     /// Prints the addresses, one per line, and then a line that begins with "ready:". A network
     /// address needs keys. Every pager with a key can read and write all of the lent memory.
     Lend {
-        /// Bytes to lend, such as 512m or 4g; rounded down to MiB
-        #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+        /// Bytes to lend, such as 512m or 4g, at least 1m; rounded down to MiB
+        #[arg(long, value_name = "SIZE", value_parser = size_in(LENT))]
         memory: u64,
         /// Address to listen at, such as 10.0.0.7:7450 or unix:/run/lend.sock; repeatable
         #[arg(long, value_name = "ADDRESS", required = true)]
@@ -74,8 +89,8 @@ pub enum Command {
 /// Options of a pager: its local memory, and its lenders.
 #[derive(Clone, Debug, Args)]
 pub struct PagerArgs {
-    /// Local memory for pages, such as 256m
-    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+    /// Local memory for pages, such as 256m, at least 128k
+    #[arg(long, value_name = "SIZE", value_parser = size_in(LOCAL))]
     pub local: u64,
     /// Address of a lender; repeatable
     #[arg(long, value_name = "ADDRESS", required = true)]
@@ -101,6 +116,24 @@ impl PagerArgs {
     /// Returns the redundancy that `--copies` or `--redundancy` says.
     pub fn redundancy(&self) -> Redundancy {
         self.copies.unwrap_or(self.redundancy)
+    }
+}
+
+/// Returns a parser of sizes in a range. Its errors say which size to give.
+fn size_in(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| match byte_size::parse_nonzero(text) {
+        Ok(size) if size < *range.start() => Err(format!(
+            "{} is too little: give at least {}",
+            byte_size::show(size),
+            byte_size::show(*range.start())
+        )),
+        Ok(size) if size > *range.end() => Err(format!(
+            "{} is too much: give at most {}",
+            byte_size::show(size),
+            byte_size::show(*range.end())
+        )),
+        Ok(size) => Ok(size),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -135,8 +168,8 @@ pub struct NbdOptions {
 /// Options of `rfs-paging swapon`.
 #[derive(Clone, Debug, Parser)]
 pub struct SwapOptions {
-    /// Size of the area, such as 8g, which the server reserves at once
-    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+    /// Size of the area, such as 8g, which the server reserves at once; at least 64k
+    #[arg(long, value_name = "SIZE", value_parser = size_in(SWAP))]
     pub size: u64,
     /// Address of the rfs-server
     #[arg(long, value_name = "ADDRESS")]
@@ -165,18 +198,18 @@ pub struct RunOptions {
     /// Local memory and lenders.
     #[command(flatten)]
     pub pager: PagerArgs,
-    /// Longest block that sequential faults read; 4k reads nothing ahead
-    #[arg(long, value_name = "SIZE", default_value = "128k", value_parser = byte_size::parse_nonzero)]
+    /// Longest block that sequential faults read, at most 1m; 4k reads nothing ahead
+    #[arg(long, value_name = "SIZE", default_value = "128k", value_parser = size_in(READ_AHEAD))]
     pub read_ahead: u64,
     /// Leave the fault thread where the kernel puts it. By default it runs on the core of the
     /// thread that faults, while one thread causes the faults
     #[arg(long)]
     pub no_follow: bool,
     /// Length from which allocations are paged, at least 64k
-    #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = byte_size::parse_nonzero)]
+    #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = size_in(MIN_SIZE))]
     pub min_size: u64,
-    /// Page small allocations as well, in this much address space, such as 64g
-    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+    /// Page small allocations as well, in this much address space, such as 64g, at least 64m
+    #[arg(long, value_name = "SIZE", value_parser = size_in(SMALL))]
     pub small: Option<u64>,
     /// Print the counters on standard error when the program ends
     #[arg(long)]

@@ -15,8 +15,6 @@ use rfs_paging::{RemotePager, Switches};
 
 use rfs_paging::cli::RunOptions;
 
-/// Least address space for small allocations: each of 52 lengths of blocks needs 1 MiB.
-const MIN_SMALL: u64 = 64 << 20;
 const LIBRARY: &str = "librfs_paging_preload.so";
 
 /// Runs the program. Returns only with an error.
@@ -28,9 +26,6 @@ pub(crate) fn run(options: RunOptions) -> Result<(), Box<dyn Error>> {
     let library = library.canonicalize().map_err(|error| format!("{}: {error}", library.display()))?;
     if library.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
         return Err(format!("{}: LD_PRELOAD takes no path with spaces or colons", library.display()).into());
-    }
-    if options.small.is_some_and(|small| small < MIN_SMALL) {
-        return Err(format!("--small: at least {} are needed", byte_size::show(MIN_SMALL)).into());
     }
     check(&options)?;
     let (program, arguments) = options.program.split_first().ok_or("no program")?;
