@@ -11,4 +11,3 @@ mod random;
 mod status;
 #[path = "../support/mod.rs"]
 mod support;
-mod swap;
