@@ -110,7 +110,8 @@ counters! {
         work_requests,
         /// Posts of a list of work requests, over all servers.
         doorbells,
-        /// Requests that waited for room in the window of their session, over all servers.
+        /// Requests that waited for room in the window, over all servers: in that of their session,
+        /// or of their device. By default RDMA devices and modelled cards have one window each.
         window_waits,
         /// Requests that were executed in mapped memory, without a work request.
         direct,
