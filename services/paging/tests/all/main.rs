@@ -2,7 +2,8 @@
 //!
 //! A module is a topic. Each test must stand other tests beside it in its process, as `cargo test`
 //! runs them. nextest gives each test its own process.
-//! `follow` looks at all fault threads of its process: it is a program of its own.
+//! `follow` looks at all fault threads of its process, and `swap` ends all swap areas of the
+//! machine: they are programs of their own.
 
 mod loss;
 mod memory;
@@ -11,3 +12,4 @@ mod random;
 mod status;
 #[path = "../support/mod.rs"]
 mod support;
+mod wrong_sizes;
