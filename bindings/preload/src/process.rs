@@ -245,6 +245,13 @@ pub(crate) fn begin_child() {
     }
 }
 
+/// Forgets a descriptor that a session closes.
+pub(crate) fn forget_session_descriptor(fd: c_int) {
+    protected::remove(&[fd]);
+    let sites = state().map(|state| state.mounts.sites()).unwrap_or_default();
+    sites.iter().for_each(|site| site.forget(fd));
+}
+
 /// Ends all sessions, because the program closes descriptors that it has not opened. Waits until
 /// the sessions have closed theirs.
 pub(crate) fn end_sessions() {

@@ -12,7 +12,7 @@
 use std::sync::{Arc, Weak, atomic::Ordering};
 
 use rdmabox::RequestError;
-use rfs_proto::{MAX_FILE_SIZE, record};
+use rfs_proto::{Errno, MAX_FILE_SIZE, record};
 
 use crate::{
     error::ClientError,
@@ -183,8 +183,9 @@ impl PendingWrite {
             Ok(true) => io.times.stamp(&inode),
             // The whole write again, with a read of the record.
             Ok(false) => write(),
-            // The place is of an epoch that has ended.
-            Err(ClientError::Request(RequestError::Disconnected))
+            // The place is of an epoch that has ended. A server that has just begun does not know
+            // the file until it is opened again.
+            Err(ClientError::Request(RequestError::Disconnected) | ClientError::Errno(Errno::EBADF))
                 if layout.epoch != io.remote.epochs().newest =>
             {
                 write()

@@ -44,8 +44,7 @@ pub(super) fn prepare() -> io::Result<()> {
         );
     }
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)?;
-    reserve();
-    Ok(())
+    reserve()
 }
 
 /// Gives the allocator memory that it keeps: later allocations of requests need none of the kernel.
@@ -53,7 +52,7 @@ pub(super) fn prepare() -> io::Result<()> {
 /// All threads share one heap, which returns nothing to the kernel, and no allocation is a mapping
 /// of its own. A second heap would take its pages one by one, at faults on the write path.
 #[cfg(target_env = "gnu")]
-fn reserve() {
+fn reserve() -> io::Result<()> {
     let settings = [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_MAX, 0), (libc::M_TRIM_THRESHOLD, -1)];
     for (setting, value) in settings {
         // SAFETY: The call sets a parameter of the allocator.
@@ -62,11 +61,19 @@ fn reserve() {
         }
     }
     // The heap grows by locked pages, which are there at once, and keeps them.
-    drop(hint::black_box(Vec::<u8>::with_capacity(RESERVE)));
+    allocate_once()
 }
 
 /// Other allocators have no such settings.
 #[cfg(not(target_env = "gnu"))]
-fn reserve() {
-    drop(hint::black_box(Vec::<u8>::with_capacity(RESERVE)));
+fn reserve() -> io::Result<()> {
+    allocate_once()
+}
+
+/// Allocates the reserve, and gives it back to the allocator. Fails beyond RLIMIT_MEMLOCK.
+fn allocate_once() -> io::Result<()> {
+    let mut reserve = Vec::<u8>::new();
+    reserve.try_reserve_exact(RESERVE).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    drop(hint::black_box(reserve));
+    Ok(())
 }

@@ -49,7 +49,7 @@ unsafe fn close_one(fd: c_int) -> c_int {
     if protected::contains(fd) && process::is_owner() {
         if guard::is_inside() {
             // A session closes its descriptor. The program may get the number next.
-            protected::remove(&[fd]);
+            process::forget_session_descriptor(fd);
         } else {
             process::end_sessions();
             if !next::is_open(fd) {

@@ -9,10 +9,7 @@
 use std::{
     collections::HashSet,
     mem::MaybeUninit,
-    os::{
-        fd::{AsRawFd, OwnedFd, RawFd},
-        unix::ffi::OsStrExt,
-    },
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -87,7 +84,7 @@ impl Site {
         let before = open_descriptors();
         match self.connect() {
             Ok(session) => {
-                let new = |fd: &RawFd| !before.contains(fd) && !is_named_file(*fd);
+                let new = |fd: &RawFd| !before.contains(fd) && !is_on_fuse(*fd);
                 state.descriptors = open_descriptors().into_iter().filter(new).collect();
                 protected::add(&state.descriptors);
                 // Threads of the session open and close some meanwhile.
@@ -128,6 +125,14 @@ impl Site {
         end_session(&mut state)
     }
 
+    /// Forgets a descriptor that a session closes. While a thread connects or ends the session, it
+    /// has the list, and looks which ones are open.
+    pub(crate) fn forget(&self, fd: RawFd) {
+        if let Some(mut state) = self.state.try_lock() {
+            state.descriptors.retain(|own| *own != fd);
+        }
+    }
+
     /// Leaves an inode to the kernel, because it is mapped.
     pub(crate) fn map(&self, ino: u64) {
         self.mapped.lock().insert(ino);
@@ -161,12 +166,14 @@ fn open_descriptors() -> HashSet<RawFd> {
     all.into_iter().filter(|fd| next::is_open(*fd)).collect()
 }
 
-/// Returns true for a regular file with a name: a session has none. Another thread of the program
+/// Returns true for a file of a FUSE file system: a session has none. Another thread of the program
 /// has opened it.
-fn is_named_file(fd: RawFd) -> bool {
-    let target = std::fs::read_link(format!("/proc/self/fd/{fd}"));
-    let is_memory = target.is_ok_and(|target| target.as_os_str().as_bytes().starts_with(b"/memfd:"));
-    is_regular(fd) && !is_memory
+fn is_on_fuse(fd: RawFd) -> bool {
+    let mut found = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the result has room.
+    let outcome = unsafe { libc::fstatfs(fd, found.as_mut_ptr()) };
+    // SAFETY: the call has filled the result.
+    outcome == 0 && unsafe { found.assume_init() }.f_type == libc::FUSE_SUPER_MAGIC
 }
 
 fn is_regular(fd: RawFd) -> bool {
@@ -256,14 +263,10 @@ mod tests {
     }
 
     #[test]
-    fn named_files_are_the_programs() {
+    fn files_of_a_session_are_on_no_fuse_file_system() {
+        // The memory of a server may be a file with a name, on a tmpfs.
         let named = std::fs::File::open("/etc/passwd").expect("a file");
         let (pipe, _end) = std::io::pipe().expect("a pipe");
-        // SAFETY: the name is a C string.
-        let memory = unsafe { libc::memfd_create(c"regions".as_ptr(), 0) };
-        assert!(is_named_file(named.as_raw_fd()));
-        assert!(!is_named_file(pipe.as_raw_fd()) && !is_named_file(memory) && !is_named_file(-1));
-        // SAFETY: the descriptor is this test's.
-        unsafe { libc::close(memory) };
+        assert!(!is_on_fuse(named.as_raw_fd()) && !is_on_fuse(pipe.as_raw_fd()) && !is_on_fuse(-1));
     }
 }

@@ -29,11 +29,14 @@ impl Exceptions {
     }
 
     /// Returns the rows of an experiment that do not hold and are no exceptions, as lines of such a
-    /// file.
+    /// file, and the exceptions that are no rows of it.
     pub fn unexpected(&self, about: &About) -> Vec<String> {
+        let line = |what: &str| format!("{}: {what}", about.name);
         let failed = about.rows.iter().filter(|row| row.shape == Shape::Fails);
-        let lines = failed.map(|row| format!("{}: {}", about.name, row.what));
-        lines.filter(|line| !self.0.contains(line)).collect()
+        let failed = failed.map(|row| line(&row.what)).filter(|line| !self.0.contains(line));
+        let rows: BTreeSet<String> = about.rows.iter().map(|row| line(&row.what)).collect();
+        let own = self.0.iter().filter(|known| known.starts_with(&line("")) && !rows.contains(*known));
+        failed.chain(own.map(|known| format!("{known} (listed, but there is no such row)"))).collect()
     }
 }
 
@@ -64,6 +67,8 @@ mod tests {
         };
         let exceptions = Exceptions::parse("# why\n\n  fig0: known \nfig9: a, b: c\n");
         assert_eq!(exceptions.unexpected(&about), ["fig0: a, b: c"]);
+        let exceptions = Exceptions::parse("fig0: a, b: c\nfig0: known\nfig0: unknown\nfig9: x");
+        assert_eq!(exceptions.unexpected(&about), ["fig0: unknown (listed, but there is no such row)"]);
         let err = Exceptions::read(Path::new("/nowhere/at/all")).unwrap_err();
         assert!(err.to_string().contains("/nowhere/at/all"), "{err}");
     }

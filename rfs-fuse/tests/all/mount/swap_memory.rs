@@ -27,6 +27,9 @@ const MOST_ALLOCATIONS: i64 = 8;
 /// Bytes of the writes that are under way, with their answers.
 const MOST_BYTES: i64 = 2 * (DEPTH as i64) * (32 << 10);
 
+/// Bytes that a mount of a swap area reserves.
+const RESERVE: i64 = 32 << 20;
+
 /// Counters of `rfs-fuse/examples/counted_fuse.rs`, and of the kernel.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
@@ -132,6 +135,8 @@ fn steady_writes_to_a_swap_area_take_no_memory_of_the_kernel() {
             let most = if over == Over::Shm { 0 } else { MOST_ALLOCATIONS * writes };
             assert!(after.allocations - before.allocations <= most, "{what}");
             assert!(after.bytes - before.bytes <= MOST_BYTES, "{what}");
+            // The allocator's reserve has room for the most that was ever in use.
+            assert!(after.peak - before.bytes <= RESERVE, "{what}");
         }
     }
 }
