@@ -22,7 +22,7 @@ static const char *dir;
 static double end;
 static volatile sig_atomic_t is_over;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static long calls, errors[MAX_ERRNO];
+static long calls, errors[MAX_ERRNO], failed_appends;
 static double longest;
 static const char *longest_call = "none";
 
@@ -40,6 +40,7 @@ static int note(const char *call, double began, int succeeded) {
     calls++;
     if (took > longest) longest = took, longest_call = call;
     if (!succeeded && error < MAX_ERRNO) errors[error]++;
+    if (!succeeded && strcmp(call, "append") == 0) failed_appends++;
     pthread_mutex_unlock(&lock);
     return succeeded;
 }
@@ -163,8 +164,9 @@ int main(int count, char **args) {
     for (int i = 0; i < MAX_ERRNO; i++) {
         if (errors[i]) printf("errno %s %ld\n", i ? strerrorname_np(i) : "short", errors[i]);
     }
+    if (failed_appends) printf("appends %ld\n", failed_appends);
     fflush(stdout);
     /* A server that is gone has no records. */
-    if (failed == 0) for (int i = 0; i < threads; i++) finish(&all[i]);
+    if (failed == failed_appends) for (int i = 0; i < threads; i++) finish(&all[i]);
     return 0;
 }
