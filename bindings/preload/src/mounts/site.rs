@@ -88,8 +88,8 @@ impl Site {
                 state.descriptors = open_descriptors().into_iter().filter(new).collect();
                 protected::add(&state.descriptors);
                 // Threads of the session open and close some meanwhile.
-                let (_, closed): (_, Vec<RawFd>) =
-                    state.descriptors.iter().partition(|fd| next::is_open(**fd));
+                let is_closed = |fd: &RawFd| !next::is_open(*fd);
+                let closed: Vec<RawFd> = state.descriptors.iter().copied().filter(is_closed).collect();
                 protected::remove(&closed);
                 state.failed = None;
                 state.session = Some(session.clone());
