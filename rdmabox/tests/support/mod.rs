@@ -179,6 +179,11 @@ pub fn while_full<T: Send + 'static>(
         let before = own.stats();
         // Other requests that the callback starts leave at its end.
         let full = own.together(|| own.start_write(place, vec![0; len]));
+        // A thread that combines already posts it: the one that has renewed a queue pair, for
+        // example.
+        while own.in_flight().0 < len as u64 {
+            thread::yield_now();
+        }
         send.send((before, full, start(&own))).unwrap();
     });
     let (before, full, started) = receive.recv().unwrap();
