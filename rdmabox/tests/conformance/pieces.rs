@@ -49,12 +49,20 @@ fn frames_that_come_in_pieces_of_any_size(config: Config) {
         let mut heard = Vec::new();
         // The last one is refused, behind all others.
         answers.extend([0; FRAME]);
+        while !rest.is_empty() {
+            until("a piece to be taken", || {
+                let piece = (1 + random.below(longest)).min(rest.len());
+                let taken = peer.offer(&rest[..piece]);
+                rest = &rest[taken..];
+                side.pump();
+                peer.hear(&mut heard);
+                (taken > 0).then_some(())
+            });
+        }
         until("all to be answered", || {
-            let piece = (1 + random.below(longest)).min(rest.len());
-            rest = &rest[peer.offer(&rest[..piece])..];
             side.pump();
             peer.hear(&mut heard);
-            (rest.is_empty() && heard.len() >= answers.len()).then_some(())
+            (heard.len() >= answers.len()).then_some(())
         });
         assert_eq!(heard.len(), answers.len(), "in pieces of up to {longest}");
         assert!(heard[..heard.len() - FRAME] == answers[..heard.len() - FRAME]);
