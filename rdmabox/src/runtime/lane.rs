@@ -22,7 +22,7 @@ use crate::{
     stats::LaneStats,
     sync::{
         Mutex, ReaderLock, TryMutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     verbs::{DirectOp, MrHandle, QpState, QueuePair, RemoteAddr, SendOp, WcStatus},
 };
@@ -216,8 +216,8 @@ pub(crate) struct Lane {
     depth: usize,
     /// Send queue entries that are used or reserved. Raised only under the runtime's gate.
     used: AtomicUsize,
-    /// True if a large request was posted since the lane was idle. A hint.
-    has_large: AtomicBool,
+    /// Entries that have to be released until no large request is outstanding. A hint.
+    large: AtomicUsize,
     /// Generation and down bit ([`QpGeneration::state`]).
     state: AtomicU64,
     /// Failed writes that may still take effect at the peer, until the queue pair is replaced.
@@ -233,7 +233,7 @@ impl Lane {
             cq_index,
             depth,
             used: AtomicUsize::new(0),
-            has_large: AtomicBool::new(false),
+            large: AtomicUsize::new(0),
             state: AtomicU64::new(QpGeneration::FIRST.state(false)),
             unsettled_writes: Mutex::default(),
         }
@@ -288,20 +288,22 @@ impl Lane {
 
     /// Returns true if a small request would wait neither behind a large one nor behind `many`.
     pub(crate) fn takes_small(&self, many: usize) -> bool {
-        self.is_idle() || !self.has_large.load(Ordering::Relaxed) && self.used.load(Ordering::Relaxed) < many
+        self.is_idle() || !self.has_large() && self.used.load(Ordering::Relaxed) < many
     }
 
     /// Returns true if small requests are posted here, and no large one before them.
     pub(crate) fn is_busy_with_small(&self) -> bool {
-        !self.is_idle() && !self.has_large.load(Ordering::Relaxed)
+        !self.is_idle() && !self.has_large()
     }
 
-    /// Notes the size of a request that is about to be posted. Called before its entry is
+    fn has_large(&self) -> bool {
+        self.large.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that the next `count` entries are for large requests. Called before they are
     /// [reserved](Self::reserve).
-    pub(crate) fn note_size(&self, small: bool) {
-        if !small || self.is_idle() {
-            self.has_large.store(!small, Ordering::Relaxed);
-        }
+    pub(crate) fn note_large(&self, count: usize) {
+        self.large.store(self.used.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
 
     /// Reserves send queue entries. Called under the runtime's gate, within [`room`](Self::room).
@@ -309,9 +311,15 @@ impl Lane {
         self.used.fetch_add(count, Ordering::SeqCst);
     }
 
-    /// Releases the entries of requests that were completed or refused.
+    /// Releases the entries of requests that were completed or refused. Requests complete in order,
+    /// so the lane takes small ones again while others are outstanding behind the large ones.
     pub(crate) fn vacate(&self, count: usize) {
         self.used.fetch_sub(count, Ordering::SeqCst);
+        let large = self.large.load(Ordering::Relaxed);
+        if large > 0 {
+            // A hint: an update that another thread loses is made up for by later releases.
+            self.large.store(large.saturating_sub(count), Ordering::Relaxed);
+        }
     }
 
     /// Returns true from the failure of the queue pair to its replacement.

@@ -378,7 +378,9 @@ impl Runtime {
         let chosen = choose();
         let lane = chosen.filter(|_| turns.may_take(direction) && self.admission.try_admit(bytes));
         if let Some(lane) = lane {
-            self.lanes[lane].note_size(bytes <= SMALL);
+            if bytes > SMALL {
+                self.lanes[lane].note_large(count);
+            }
             self.lanes[lane].reserve(count);
         }
         combiner.waits = lane.is_none();

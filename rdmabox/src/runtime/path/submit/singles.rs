@@ -43,6 +43,8 @@ impl Runtime {
         let lane = &self.lanes[lane];
         // The rest of a long run goes to the next lanes.
         let most = if self.lanes.len() > 1 { self.limits.max_merge } else { u64::MAX };
+        // The requests of a list end together. A list with all of the window would leave it empty.
+        let half = self.admission.max_merge() / 2;
         let (mut admitted, mut bytes, mut cut) = (0, 0u64, false);
         let mut turns = self.gate.lock();
         let mut waits = !turns.may_take(direction);
@@ -51,7 +53,7 @@ impl Runtime {
         for wr in combiner.plan.wrs[first..].iter().take(room.min(share)) {
             bytes = bytes.saturating_add(wr.len);
             cut = admitted > 0 && bytes > most;
-            if cut {
+            if cut || admitted > 0 && bytes > half {
                 break;
             }
             if !self.admission.try_admit(wr.len) {
@@ -63,8 +65,8 @@ impl Runtime {
         let waits_for_window = waits;
         // Another thread may have taken the places since the choice of the lane.
         waits |= room == 0;
-        if admitted > 0 {
-            lane.note_size(small && !cut);
+        if !small || cut {
+            lane.note_large(admitted);
         }
         lane.reserve(admitted);
         combiner.waits = waits;

@@ -69,7 +69,16 @@ fn device() -> (Arc<dyn ProtectionDomain>, Arc<dyn CompletionQueue>) {
 /// Returns a runtime, and a sender of queue pairs that replace failed ones.
 fn runtime_on(
     lanes: Vec<Arc<dyn QueuePair>>,
+    device: (Arc<dyn ProtectionDomain>, Arc<dyn CompletionQueue>),
+) -> (Arc<Runtime>, Sender<Arc<dyn QueuePair>>) {
+    runtime_with_window(lanes, device, u64::MAX)
+}
+
+/// Returns a runtime with a window of `window` bytes.
+fn runtime_with_window(
+    lanes: Vec<Arc<dyn QueuePair>>,
     (pd, cq): (Arc<dyn ProtectionDomain>, Arc<dyn CompletionQueue>),
+    window: u64,
 ) -> (Arc<Runtime>, Sender<Arc<dyn QueuePair>>) {
     let (replace, replacements) = channel();
     let memory = Arc::new(Memory::private(4096).unwrap());
@@ -81,7 +90,7 @@ fn runtime_on(
         pool: PreMrPool::new(memory, 4096),
         registrations: Arc::new(RegistrationCache::new(Arc::clone(&pd), RegistrationLimits::default())),
         pd,
-        admission: Admission::new(Arc::new(StaticWindow::new(u64::MAX))),
+        admission: Admission::new(Arc::new(StaticWindow::new(window))),
         stats: Arc::default(),
         batch: BatchMode::Hybrid,
         stage_threshold: 0,
@@ -126,7 +135,9 @@ fn small_requests_share_a_lane_until_they_would_wait() {
     let runtime = runtime(3);
     let post = |small| {
         let lane = runtime.lane_with_room(1, small).unwrap();
-        runtime.lanes[lane].note_size(small);
+        if !small {
+            runtime.lanes[lane].note_large(1);
+        }
         runtime.lanes[lane].reserve(1);
         lane
     };
@@ -142,6 +153,24 @@ fn small_requests_share_a_lane_until_they_would_wait() {
     assert_eq!(post(false), 2);
     runtime.lanes[2].vacate(1);
     assert_eq!(small(17), [vec![2; 16], vec![0]].concat());
+}
+
+/// Catches a lane that is busy all the time and counts as one with large requests for ever.
+#[test]
+fn a_busy_lane_takes_small_requests_again_after_its_large_ones() {
+    let runtime = runtime(1);
+    let lane = &runtime.lanes[0];
+    lane.reserve(3);
+    lane.note_large(2);
+    lane.reserve(2);
+    lane.reserve(1);
+    let mut states = Vec::new();
+    for done in [0, 3, 1, 1, 1] {
+        lane.vacate(done);
+        states.push((lane.is_busy_with_small(), lane.takes_small(16)));
+    }
+    let (large, small, idle) = ((false, false), (true, true), (false, true));
+    assert_eq!(states, [large, large, large, small, idle]);
 }
 
 #[test]
@@ -230,6 +259,28 @@ fn a_combiner_is_relieved() {
     let posters: Vec<_> = seen.iter().take_while(|poster| *poster == thread::current().id()).collect();
     assert!(posters.len() >= 8, "{} posts", posters.len());
     drop(seen);
+    runtime.fail();
+}
+
+/// Catches a list with all of the window. Its requests end together, so the window would be empty
+/// until the next list.
+#[test]
+fn a_list_takes_half_of_the_window() {
+    const PAGE: usize = 4096;
+    let lists = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&lists);
+    let queue_pair: Arc<dyn QueuePair> = Arc::new(StubQp::new(move |list: &[SendWr<'_>]| {
+        seen.lock().push(list.len());
+        Ok(())
+    }));
+    let (runtime, _) = runtime_with_window(vec![queue_pair], device(), 8 * PAGE as u64);
+    let (ticket, count) = runtime.take_idle(8, runtime.timeout());
+    let mut lent = Lent::new(vec![0; 8 * PAGE], count);
+    let remote = |number: u64| RemoteAddr { addr: number << 20, rkey: 1 };
+    let requests = (0..).map(remote).zip(lent.lend_mut(PAGE));
+    runtime.begin(false, 8, requests, &ticket, WaitedBy::Caller);
+    drop(Started::new(Arc::clone(&runtime), ticket, lent));
+    assert_eq!(*lists.lock(), [4, 4]);
     runtime.fail();
 }
 
