@@ -2,7 +2,7 @@
 
 use rdmabox::{Address, ProviderKind};
 
-use super::card::{QUICK, on_card};
+use super::card::{LENGTHS, ON_PROVIDER, QUICK, on_card};
 use crate::{
     Error, Result,
     load::{OpKind, model::Model},
@@ -51,11 +51,17 @@ impl Experiment {
     /// line.
     pub fn matrix(&self, given: &Settings, quick: bool, connect: &[Address], loads: Loads) -> Result<Matrix> {
         let card = (loads != Loads::OfProvider).then(|| on_card(self.name)).flatten();
-        let dimensions = card.map_or(self.dimensions, |card| card.dimensions)();
+        let mut dimensions = card.map_or(self.dimensions, |card| card.dimensions)();
         let (own_base, own_quick) = match card {
             Some(card) => (card.base, QUICK),
             None => (self.base, self.quick),
         };
+        let over_provider = matches!(loads, Loads::OfCardOver(_));
+        let lengths = LENGTHS.into_iter().filter(|name| quick || over_provider || given.has(name));
+        let lengths: Vec<&str> = lengths.collect();
+        for value in dimensions.iter_mut().flat_map(|dimension| &mut dimension.values) {
+            value.settings = lengths.iter().fold(value.settings.clone(), |all, name| all.without(name));
+        }
         let varied =
             dimensions.iter().flat_map(|dimension| &dimension.values).flat_map(|v| v.settings.names());
         if let Some(name) = varied.into_iter().find(|name| given.has(name)) {
@@ -71,7 +77,7 @@ impl Experiment {
         let mut over = Settings::default();
         if let Loads::OfCardOver(provider) = loads {
             // The program's work is a time of the card.
-            base = base.without("think");
+            base = base.without("think").with(&Settings::from_pairs(ON_PROVIDER.iter().copied()));
             over = Settings::from_pairs([("provider", provider.to_string().as_str())]);
         }
         Matrix::new(OpKind::Write, &base.with(&quick).with(given).with(&over), &dimensions, connect)

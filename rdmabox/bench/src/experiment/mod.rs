@@ -78,6 +78,21 @@ mod tests {
         assert!(find("fig3").unwrap_err().to_string().contains("fig1, fig2, fig5"));
     }
 
+    /// Catches a length that the command line cannot change, and lengths of the card over TCP.
+    #[test]
+    fn the_command_line_sets_the_length_of_every_load() {
+        let lengths = |given: &Settings, quick, loads| {
+            let matrix = find("fig6").unwrap().matrix(given, quick, &[], loads).unwrap();
+            let of = |case: &Case| (format!("{:?}", case.load.warmup), format!("{:?}", case.load.extent));
+            matrix.cases.iter().map(of).collect::<std::collections::BTreeSet<_>>().len()
+        };
+        let given = Settings::from_pairs([("duration", "1s"), ("warmup", "1s")]);
+        assert!(lengths(&Settings::default(), false, Loads::OfCard) > 1);
+        assert_eq!(lengths(&given, false, Loads::OfCard), 1);
+        assert_eq!(lengths(&Settings::default(), true, Loads::OfCard), 1);
+        assert_eq!(lengths(&Settings::default(), false, Loads::OfCardOver(ProviderKind::Tcp)), 1);
+    }
+
     #[test]
     fn values_of_a_provider_stand_beside_those_of_the_card() {
         let fig1 = find("fig1").unwrap();

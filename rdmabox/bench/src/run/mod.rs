@@ -1,11 +1,13 @@
 //! One run: sessions, warm-up, measurement, and resource usage.
 
 pub mod clock;
+mod measurement;
 pub mod pace;
 pub mod paging;
 pub mod pending;
 pub mod record;
 pub mod requests;
+pub mod window;
 pub mod worker;
 
 use std::{
@@ -16,14 +18,12 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, tick};
+use crossbeam_channel::bounded;
 use measure::interrupt::Interrupt;
 use rdmabox::{
-    Address, CallsBy, RequestError, Session, SessionOptions, StatsSnapshot,
-    provider::model::{CardCounters, ModelledCard},
+    Address, CallsBy, RequestError, Session, SessionOptions, provider::model::ModelledCard,
     stats::CHAIN_CLASSES,
 };
 use serde::Serialize;
@@ -34,13 +34,11 @@ use crate::{
     servers::{fleet::Fleet, protocol},
     usage::Usage,
 };
+use measurement::Conductor;
 use pace::Shared;
-use record::{Latency, Record, RuntimeLatency};
+use record::{Latency, RuntimeLatency};
 use requests::Target;
 use worker::Event;
-
-/// Interval at which the main thread checks the interrupt flag and the progress.
-const TICK: Duration = Duration::from_millis(100);
 
 /// The measurements of one run.
 #[derive(Clone, Debug, Serialize)]
@@ -49,7 +47,8 @@ pub struct Sample {
     pub ops: u64,
     /// Bytes that these requests transferred, requests and replies.
     pub bytes: u64,
-    /// Seconds from the start until the last thread was done; of model time with a modelled card.
+    /// Seconds from the start until the last thread was done, or of the measured window; of model
+    /// time with a modelled card.
     pub seconds: f64,
     /// The same in this machine's time.
     pub host_seconds: f64,
@@ -119,6 +118,7 @@ fn once(
         targets: &targets,
         cursors: targets.iter().map(|_| Arc::default()).collect(),
         steps: steps.unwrap_or_default(),
+        window: has_window(load, card.as_ref().map(|(_, model)| *model)).then(Arc::default),
         card,
         stop: AtomicBool::new(false),
     };
@@ -140,7 +140,7 @@ fn once(
                 return Err(measure::Error::io(format!("thread {thread}"))(err).into());
             }
         }
-        let outcome = conduct(&shared, &inbox, gate, in_process, interrupt, progress);
+        let outcome = Conductor { shared: &shared, inbox, in_process, interrupt, progress }.conduct(gate);
         // The workers must end in any case. Those that wait at the gate see it close.
         shared.stop.store(true, Ordering::Relaxed);
         outcome
@@ -150,153 +150,12 @@ fn once(
     Ok(sample)
 }
 
-/// Takes the workers through warm-up and measurement. Also returns the number of swaps in both.
-fn conduct(
-    shared: &Shared<'_>,
-    inbox: &Receiver<Event>,
-    gate: Sender<()>,
-    in_process: bool,
-    interrupt: &Interrupt,
-    progress: &mut dyn FnMut(f64),
-) -> Result<(Sample, u64)> {
-    let load = shared.load;
-    let mut swapped = 0;
-    collect(shared, inbox, load.warmup, interrupt, &mut |_| {}, |event| {
-        if let Event::Ready(warm) = event {
-            swapped += warm;
-        }
-    })?;
-    shared.stop.store(false, Ordering::Relaxed);
-
-    let server_before = server_usage(shared.targets)?;
-    let stats_before: Vec<_> = shared.targets.iter().map(|target| target.session.stats()).collect();
-    let card_before = card_counters(shared);
-    let client_before = client_usage();
-    let began = Instant::now();
-    for _ in 0..load.threads {
-        // The channel has room and a receiver, which main also holds. A worker that has ended has
-        // sent its reason.
-        let _ = gate.send(());
-    }
-    let (mut record, mut ended) = (Record::new(), began);
-    collect(shared, inbox, load.extent, interrupt, progress, |event| {
-        if let Event::Done(own, at) = event {
-            record.add(&own);
-            ended = ended.max(at);
-        }
-    })?;
-    let client = client_usage().minus(client_before);
-    let card_after = card_counters(shared);
-    let runtime = shared
-        .targets
-        .iter()
-        .zip(&stats_before)
-        .map(|(target, before)| target.session.stats().since(before))
-        .fold(StatsSnapshot::default(), |sum, session| sum.plus(&session));
-    let peaks = shared.targets.iter().map(|target| target.session.in_flight().1);
-    let server = server_usage(shared.targets)?.minus(server_before);
-    swapped += record.swapped;
-    let bytes = load.size + load.reply.unwrap_or(0);
-    let dilation = shared.card.as_ref().map_or(1, |(_, model)| model.dilation());
-    let host_seconds = (ended - began).as_secs_f64();
-    let sample = Sample {
-        ops: record.ops,
-        bytes: record.ops * bytes,
-        seconds: host_seconds / f64::from(dilation),
-        host_seconds,
-        latency: record.latency(),
-        client,
-        server: (!in_process).then_some(server),
-        swapped: (load.op == OpKind::Cas).then_some(record.swapped),
-        gaps: load.burst.map(|_| record.gaps),
-        counters: counters(&runtime, card_before, card_after),
-        chain_lengths: runtime.chain_lengths,
-        runtime_latency: runtime_latency(&runtime, dilation),
-        in_flight_peak: peaks.max().unwrap_or(0),
-    };
-    Ok((sample, swapped))
-}
-
-/// Returns the counters of the runtime, and of the modelled card if there is one.
-fn counters(
-    runtime: &StatsSnapshot,
-    card_before: Option<CardCounters>,
-    card_after: Option<CardCounters>,
-) -> BTreeMap<String, u64> {
-    let mut counters: BTreeMap<String, u64> =
-        runtime.counters().map(|(name, value)| (name.to_owned(), value)).collect();
-    if let (Some(after), Some(before)) = (card_after, card_before) {
-        // No counter of the runtime has such a name.
-        let named = after.since(&before).named();
-        counters.extend(named.map(|(name, value)| (format!("card_{name}"), value)));
-    }
-    counters
-}
-
-/// Returns the counts of the modelled card, if there is one.
-fn card_counters(shared: &Shared<'_>) -> Option<CardCounters> {
-    shared.card.as_ref().map(|(card, _)| card.counters())
-}
-
-fn runtime_latency(stats: &StatsSnapshot, dilation: u32) -> BTreeMap<&'static str, RuntimeLatency> {
-    let kinds = [
-        ("read", &stats.read_latency),
-        ("write", &stats.write_latency),
-        ("atomic", &stats.atomic_latency),
-        ("call", &stats.call_latency),
-    ];
-    let summary = |histogram| RuntimeLatency::of(histogram, dilation);
-    kinds.into_iter().filter_map(|(kind, histogram)| Some((kind, summary(histogram)?))).collect()
-}
-
-/// Waits for one event of every worker. Sets the stop flag at the end of the phase's time.
-fn collect(
-    shared: &Shared<'_>,
-    inbox: &Receiver<Event>,
-    extent: Extent,
-    interrupt: &Interrupt,
-    progress: &mut dyn FnMut(f64),
-    mut take: impl FnMut(Event),
-) -> Result<()> {
-    let began = Instant::now();
-    let requests = || -> u64 {
-        let stats = shared.targets.iter().map(|target| target.session.stats());
-        stats
-            .map(|s| {
-                ["read_requests", "write_requests", "atomic_requests", "calls"]
-                    .map(|n| s.get(n))
-                    .iter()
-                    .sum::<u64>()
-            })
-            .sum()
-    };
-    let requests_before = requests();
-    let over = match extent {
-        Extent::Time(time) => after(time),
-        Extent::Ops(_) => never(),
-    };
-    let ticks = tick(TICK);
-    let mut missing = shared.load.threads;
-    while missing > 0 {
-        interrupt.check()?;
-        select! {
-            recv(inbox) -> event => match event {
-                Ok(Event::Failed(err)) => return Err(err.into()),
-                Ok(event) => {
-                    take(event);
-                    missing -= 1;
-                }
-                // Every worker sends an event before it ends.
-                Err(_) => break,
-            },
-            recv(over) -> _ => shared.stop.store(true, Ordering::Relaxed),
-            recv(ticks) -> _ => progress(match extent {
-                Extent::Time(time) => began.elapsed().as_secs_f64() / time.as_secs_f64().max(1e-9),
-                Extent::Ops(total) => (requests() - requests_before) as f64 / total.max(1) as f64,
-            }),
-        }
-    }
-    Ok(())
+/// Returns true if the load is measured without a pause after the warm-up. Model time goes on in a
+/// pause, and the card becomes empty.
+fn has_window(load: &Load, model: Option<&Model>) -> bool {
+    let is_timed = matches!((load.warmup, load.extent), (Extent::Time(_), Extent::Time(_)));
+    let has_totals = matches!(load.op, OpKind::Cas | OpKind::Send);
+    is_timed && !has_totals && model.is_some_and(Model::is_timed)
 }
 
 /// Asks a server for the location of its memory.
@@ -312,22 +171,6 @@ fn connect(address: &Address, session: Arc<Session>, load: &Load) -> Result<Targ
         )));
     }
     Ok(Target { session, base: lent.base })
-}
-
-/// Returns the usage of this process without the calling thread.
-fn client_usage() -> Usage {
-    Usage::of_process().minus(Usage::of_thread())
-}
-
-fn server_usage(targets: &[Target]) -> Result<Usage> {
-    let mut total = Usage::default();
-    let mut reply = Vec::new();
-    for target in targets {
-        target.session.call(&protocol::ask_usage(), &mut reply)?;
-        let usage = protocol::read_usage(&reply).ok_or_else(|| Error::Stranger("the peer".into()))?;
-        total = total.plus(usage);
-    }
-    Ok(total)
 }
 
 /// Returns the sum of the compare-and-swap words of each peer. Empty for other operations.

@@ -11,7 +11,7 @@ use std::{
 use rdmabox::{RequestError, provider::model::ModelledCard};
 use rfs_paging::trace::Step;
 
-use super::{record::Record, requests::Target};
+use super::{record::Record, requests::Target, window::Window};
 use crate::load::{Load, model::Model, pattern::share, value::Extent};
 
 /// State that all workers of a run share.
@@ -27,6 +27,8 @@ pub struct Shared<'a> {
     pub steps: Vec<Vec<Step>>,
     /// The modelled card, and its dilation.
     pub card: Option<(Arc<ModelledCard>, &'a Model)>,
+    /// The measured part, if the load does not pause before it.
+    pub window: Option<Arc<Window>>,
     /// Ends a phase early, or at the end of its time.
     pub stop: AtomicBool,
 }
@@ -67,6 +69,7 @@ impl Pace<'_> {
     /// Returns an empty record of the run's time.
     pub fn record(self) -> Record {
         Record::dilated(self.shared.card.as_ref().map_or(1, |(_, model)| model.dilation()))
+            .within(self.shared.window.clone())
     }
 
     /// Returns the number of the thread's requests in a phase.
@@ -75,6 +78,16 @@ impl Pace<'_> {
         match extent {
             Extent::Ops(total) => share(total, self.thread + 1, threads) - share(total, self.thread, threads),
             Extent::Time(_) => u64::MAX,
+        }
+    }
+
+    /// Waits until the thread begins. The threads of a modelled program do not all begin at the
+    /// same instant: their beginnings are spread over the work of a request.
+    pub fn begin(self) {
+        if let (Some(_), Some((card, model))) = (&self.shared.window, &self.shared.card) {
+            let work = self.shared.load.think.unwrap_or_else(|| card.request_cost());
+            let part = work.mul_f64(self.thread as f64 / f64::from(self.shared.load.threads));
+            self.pause(model.dilated(part));
         }
     }
 

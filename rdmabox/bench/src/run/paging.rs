@@ -132,7 +132,7 @@ impl<'a, B: PageBuffer + 'static> Pager<'a, B> {
         while let Some(UnderWay { request, peer, .. }) = self.writes.pop_front() {
             let buffer = request.wait()?;
             self.keep(peer, buffer);
-            self.record.ops += 1;
+            self.record.ended();
         }
         Ok(())
     }
@@ -140,6 +140,7 @@ impl<'a, B: PageBuffer + 'static> Pager<'a, B> {
 
 impl<B: PageBuffer + 'static> Phases for Pager<'_, B> {
     fn phase(&mut self, extent: Extent) -> Result<(), RequestError> {
+        self.pace.begin();
         let most = self.pace.requests(extent);
         let steps = self.steps;
         while self.record.ops < most && !self.pace.stopped() {

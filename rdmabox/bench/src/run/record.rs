@@ -1,11 +1,14 @@
 //! The measurements of a worker. No allocation during the run.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::clock::{Clock, Stamp};
+use super::{
+    clock::{Clock, Stamp},
+    window::Window,
+};
 
 /// Maximum recorded latency in nanoseconds: one minute. Longer latencies count as this one.
 const MAX_NS: u64 = 60_000_000_000;
@@ -25,6 +28,8 @@ pub struct Record {
     clock: Clock,
     /// Nanoseconds of the clock per recorded nanosecond.
     dilation: u64,
+    /// The measured part of the run, if the load does not pause before it. Nothing else counts.
+    window: Option<Arc<Window>>,
     /// Requests that completed.
     pub ops: u64,
     /// Compare-and-swaps that took place.
@@ -48,10 +53,21 @@ impl Record {
             short: Box::new([0; SHORT]),
             clock: Clock::new(),
             dilation: u64::from(dilation.max(1)),
+            window: None,
             ops: 0,
             swapped: 0,
             gaps: 0,
         }
+    }
+
+    /// Returns this record, for the completions in `window` only.
+    #[must_use]
+    pub fn within(self, window: Option<Arc<Window>>) -> Record {
+        Record { window, ..self }
+    }
+
+    fn counts(&self) -> bool {
+        self.window.as_ref().is_none_or(|window| window.is_open())
     }
 
     /// Returns the current time.
@@ -63,7 +79,19 @@ impl Record {
     /// Records `count` requests that began and completed together.
     #[inline]
     pub fn completed(&mut self, count: u64, began: Stamp, over: Stamp) {
-        self.took(count, self.clock.ns(began, over) / self.dilation);
+        if self.counts() {
+            self.took(count, self.clock.ns(began, over) / self.dilation);
+        }
+    }
+
+    /// Records a request that no thread waited for, so that it has no latency.
+    pub fn ended(&mut self) {
+        self.ops += u64::from(self.counts());
+    }
+
+    /// Records an idle gap.
+    pub fn idled(&mut self) {
+        self.gaps += u64::from(self.counts());
     }
 
     fn took(&mut self, count: u64, ns: u64) {
@@ -189,6 +217,25 @@ mod tests {
         assert_eq!(RuntimeLatency::of(&histogram, 1), Some(RuntimeLatency { count: 100, latency }));
         let of_model = RuntimeLatency::of(&histogram, 10).map(|summary| summary.latency.p50_us);
         assert_eq!(of_model, Some(0.001));
+    }
+
+    /// Catches a warm-up that counts, and completions after the end of the measured part.
+    #[test]
+    fn only_completions_in_the_window_count() {
+        let window = Arc::new(Window::default());
+        let mut record = Record::new().within(Some(Arc::clone(&window)));
+        let mut complete = || {
+            let began = record.now();
+            record.completed(2, began, record.now());
+            record.ended();
+            record.idled();
+            (record.ops, record.gaps)
+        };
+        assert_eq!(complete(), (0, 0));
+        window.open();
+        assert_eq!(complete(), (3, 1));
+        window.close();
+        assert_eq!(complete(), (3, 1));
     }
 
     #[test]

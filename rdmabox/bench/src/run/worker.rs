@@ -128,18 +128,30 @@ fn paging(shared: &Shared<'_>, thread: u32, events: &Sender<Event>, go: &Receive
 }
 
 fn run(shared: &Shared<'_>, mut worker: impl Phases, events: &Sender<Event>, go: &Receiver<()>) -> Event {
-    let outcome = worker.phase(shared.load.warmup).and_then(|()| {
-        let swapped = worker.record().swapped;
-        worker.record().reset();
-        if events.send(Event::Ready(swapped)).is_ok() && go.recv().is_ok() {
-            worker.phase(shared.load.extent)?;
-        }
-        Ok(())
-    });
+    let outcome = match &shared.window {
+        Some(_) => worker.phase(shared.load.extent),
+        None => in_two_phases(shared, &mut worker, events, go),
+    };
     match outcome {
         Ok(()) => Event::Done(Box::new(std::mem::take(worker.record())), Instant::now()),
         Err(err) => Event::Failed(err),
     }
+}
+
+/// Runs the warm-up, waits for the gate, and runs the measurement.
+fn in_two_phases(
+    shared: &Shared<'_>,
+    worker: &mut impl Phases,
+    events: &Sender<Event>,
+    go: &Receiver<()>,
+) -> Result<(), RequestError> {
+    worker.phase(shared.load.warmup)?;
+    let swapped = worker.record().swapped;
+    worker.record().reset();
+    if events.send(Event::Ready(swapped)).is_ok() && go.recv().is_ok() {
+        worker.phase(shared.load.extent)?;
+    }
+    Ok(())
 }
 
 struct Worker<'a, R> {
@@ -191,6 +203,7 @@ impl<'a, R: Requests> Worker<'a, R> {
 
 impl<R: Requests> Phases for Worker<'_, R> {
     fn phase(&mut self, extent: Extent) -> Result<(), RequestError> {
+        self.pace.begin();
         let mut left = self.pace.requests(extent);
         let (burst, gap) = match self.shared.load.burst {
             Some(burst) => (u64::from(burst.requests), Duration::from_micros(burst.gap_us)),
@@ -211,7 +224,7 @@ impl<R: Requests> Phases for Worker<'_, R> {
                         Some((_, model)) => model.dilated(gap),
                         None => gap,
                     });
-                    self.record.gaps += 1;
+                    self.record.idled();
                 }
             }
         }
