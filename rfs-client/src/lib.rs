@@ -36,7 +36,7 @@ pub use cache::{
 };
 pub use client::Client;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
-pub use inode::{access::AccessTimes, aliases::CachedName, arrival::Arrival};
+pub use inode::{access::AccessTimes, table::aliases::CachedName, table::arrival::Arrival};
 pub use io::{
     append::Appends,
     async_io::{AsyncIo, PreparedRead, PreparedWrite},

@@ -3,7 +3,7 @@
 //! # Concurrency
 //! Session threads, and the thread that obeys recalls. Locks, each held briefly: the recall log,
 //! then `dir_names`, then `prefetch`, then `dir_attrs` or the table of inodes. Under the recall log
-//! alone: an inode's `attr_caching`, then `changed`.
+//! alone: an inode's `caller`, then `changed`.
 
 pub(crate) mod attr_caching;
 pub(crate) mod changes;

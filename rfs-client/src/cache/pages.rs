@@ -6,7 +6,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use rfs_proto::Locked;
 
 const OLD: u64 = 0;
@@ -16,9 +15,20 @@ const GOOD: u64 = u64::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct PageState {
     word: AtomicU64,
-    /// The server's count of visits at which the pages were current, if only this client could have
-    /// changed the file since.
-    as_of: Mutex<Option<u64>>,
+}
+
+/// The server's count of visits at this client's last lock of a file, if only this client could
+/// have changed the file since.
+#[derive(Debug, Default)]
+pub(crate) struct LockVisits(Option<u64>);
+
+impl LockVisits {
+    /// Notes that a lock of the file was granted. Returns true if another client may have changed
+    /// the file since this client's last lock.
+    pub(crate) fn locked(&mut self, Locked { visits, alone }: Locked) -> bool {
+        let before = std::mem::replace(&mut self.0, alone.then_some(visits));
+        !alone || before != Some(visits)
+    }
 }
 
 impl PageState {
@@ -51,16 +61,6 @@ impl PageState {
     /// Returns true if no other client can have changed the pages' contents.
     pub(crate) fn are_good(&self) -> bool {
         self.word.load(Ordering::Acquire) == GOOD
-    }
-
-    /// Notes that a lock of the file was granted, with the server's count of visits. Returns true
-    /// if the pages are void: another client may have changed the file since this client's last
-    /// lock.
-    pub(crate) fn locked(&self, Locked { visits, alone }: Locked) -> bool {
-        let mut as_of = self.as_of.lock();
-        let void = (!alone || *as_of != Some(visits)) && !self.are_good();
-        *as_of = alone.then_some(visits);
-        void
     }
 }
 

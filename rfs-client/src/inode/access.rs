@@ -4,9 +4,6 @@
 //! is a day old. The client notes the time, shows it in attributes, and reports it with the last
 //! close by a started call. If the client dies, its noted time is lost.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use parking_lot::Mutex;
 use rfs_proto::Attr;
 
 /// The reads that count as an access.
@@ -40,7 +37,7 @@ impl AccessTimes {
 
 /// Time of the last read that counted, until the server shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum LastRead {
+pub(crate) enum LastRead {
     /// There is none, or the server has shown it.
     #[default]
     Known,
@@ -50,45 +47,35 @@ enum LastRead {
     Told(i64),
 }
 
-/// The last access to an inode by this client.
-#[derive(Debug, Default)]
-pub(crate) struct Access {
-    /// True if the next read counts.
-    pub(crate) due: AtomicBool,
-    last: Mutex<LastRead>,
-}
-
-impl Access {
-    pub(crate) fn note(&self, now: i64) {
-        *self.last.lock() = LastRead::Noted(now);
+impl LastRead {
+    /// Notes a read that counts.
+    pub(crate) fn note(&mut self, now: i64) {
+        *self = LastRead::Noted(now);
     }
 
     /// Returns the access time to show, given the server's `atime`.
-    pub(crate) fn latest(&self, atime: i64) -> i64 {
-        let mut last = self.last.lock();
-        match *last {
+    pub(crate) fn latest(&mut self, atime: i64) -> i64 {
+        match *self {
             LastRead::Noted(read) | LastRead::Told(read) if read > atime => read,
             LastRead::Noted(_) => atime,
             LastRead::Told(_) | LastRead::Known => {
-                *last = LastRead::Known;
+                *self = LastRead::Known;
                 atime
             }
         }
     }
 
     /// Returns the time to report, once.
-    pub(crate) fn take_noted(&self) -> Option<i64> {
-        self.due.store(false, Ordering::Relaxed);
-        let mut last = self.last.lock();
-        let LastRead::Noted(read) = *last else { return None };
-        *last = LastRead::Told(read);
+    pub(crate) fn take_noted(&mut self) -> Option<i64> {
+        let LastRead::Noted(read) = *self else { return None };
+        *self = LastRead::Told(read);
         Some(read)
     }
 
     /// Forgets the noted time before a call sets another. Returns true if a report may be in
     /// flight.
-    pub(crate) fn forget(&self) -> bool {
-        matches!(std::mem::take(&mut *self.last.lock()), LastRead::Told(_))
+    pub(crate) fn forget(&mut self) -> bool {
+        matches!(std::mem::take(self), LastRead::Told(_))
     }
 }
 
@@ -133,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_read_shows_until_the_server_knows_of_it() {
-        let access = Access::default();
+        let mut access = LastRead::default();
         assert_eq!((access.latest(5), access.take_noted(), access.forget()), (5, None, false));
         access.note(10);
         assert_eq!((access.latest(5), access.latest(20), access.latest(5)), (10, 20, 10));

@@ -2,17 +2,16 @@
 //!
 //! # Concurrency
 //! Locks of one inode, outermost first: `opens`, `io`, `append`, `layout_users`, `layout_calls`,
-//! then `times` or `size`, then `layout`. `at_server`, `attr_caching`, `listing`, and those in
-//! `pages`, `reported_attrs`, `locks`, `access` and `started` are held briefly, over no other lock
-//! of the inode. `times` is held over one small WRITE. The table's lock is never held over another
-//! lock, except over that of its aliases. docs/design/locks.md has the locks of all parts.
+//! `times`, then `file` or `caller`. `times` is held over one small WRITE. `file` and `caller` are
+//! held briefly, and never both. Waiting for started requests releases `caller`. The table's lock
+//! is never held over another lock, except over that of its aliases. docs/design/locks.md has the
+//! locks of all parts.
 
 pub(crate) mod access;
-pub(crate) mod aliases;
-pub(crate) mod arrival;
+pub(crate) mod caller;
+pub(crate) mod known_file;
 pub(crate) mod layout;
 pub(crate) mod locks;
-pub(crate) mod orphans;
 pub(crate) mod size;
 pub(crate) mod started;
 pub(crate) mod table;
@@ -29,19 +28,17 @@ use rfs_proto::Attr;
 
 use crate::{
     cache::{
-        attr_caching::AttrCaching,
         interest::Interest,
-        listing::Listing,
         page_hold::{PageHold, Shared},
         pages::PageState,
     },
     inode::{
-        access::Access,
-        layout::LayoutCache,
+        caller::CallerState,
+        known_file::{AtServer, KnownFile},
         locks::LockState,
         size::{KnownSize, LayoutId, LookStart},
         started::StartedRequests,
-        visible_attrs::ReportedAttrs,
+        visible_attrs::{ReaderThreads, VisibleAttrs},
         write_times::WriteTimes,
     },
     remote::address::Epoch,
@@ -57,14 +54,6 @@ pub(crate) struct Opens {
     pub(crate) local: u32,
 }
 
-/// Opens of an inode at the server, for this session. Held briefly, so that a reclaim can take
-/// the lock.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct AtServer {
-    pub(crate) opens: u32,
-    pub(crate) to_write: bool,
-}
-
 /// The state of one inode.
 #[derive(Debug)]
 pub(crate) struct Inode {
@@ -76,7 +65,6 @@ pub(crate) struct Inode {
     /// lock.
     pub(crate) own_references: AtomicU64,
     pub(crate) opens: Mutex<Opens>,
-    pub(crate) at_server: Mutex<AtServer>,
     /// True if the inode was open when a new epoch began, and does not exist any more.
     gone: AtomicBool,
     /// True if the inode has lost its last name. The server hears when the caller forgets it.
@@ -97,27 +85,26 @@ pub(crate) struct Inode {
     pub(crate) append: Mutex<()>,
     /// Held over calls that fetch or extend the layout.
     pub(crate) layout_calls: Mutex<()>,
-    pub(crate) layout: RwLock<LayoutCache>,
-    pub(crate) size: Mutex<KnownSize>,
+    /// Held over one small WRITE.
     pub(crate) times: Mutex<WriteTimes>,
-    /// Whether the caller may cache the attributes.
-    pub(crate) attr_caching: Mutex<AttrCaching>,
+    /// The file at the server. Held briefly, so that a reclaim can take the lock.
+    pub(crate) file: RwLock<KnownFile>,
+    /// State that the caller caches, was told or holds. Held briefly.
+    pub(crate) caller: Mutex<CallerState>,
     /// Whether the caller's pages are current.
     pub(crate) pages: PageState,
     /// Whether the server recalls the caller's pages while the file is open.
     pub(crate) hold: PageHold,
     /// Whether other mounts had the file open when it was opened here for writing.
     pub(crate) shared: Shared,
-    /// Whether the caller's listing of the directory is current.
-    pub(crate) listing: Mutex<Listing>,
     /// Whether this mount uses the directory.
     pub(crate) interest: Interest,
-    /// Attributes that the caller was told last.
-    pub(crate) reported_attrs: ReportedAttrs,
-    /// File locks of this client.
+    /// Threads of the caller that asked for the attributes since the last change here.
+    readers: ReaderThreads,
+    /// Losses and releases of file locks.
     pub(crate) locks: LockState,
-    /// Last read that counts as an access.
-    pub(crate) access: Access,
+    /// True if the next read counts as an access.
+    pub(crate) access_due: AtomicBool,
     /// Time of birth, once the server was asked; `None` inside if the server does not know it.
     pub(crate) birth: OnceLock<Option<i64>>,
     /// Row in the kept state of the mount, if its state is kept.
@@ -132,7 +119,6 @@ impl Inode {
             references: AtomicU64::new(0),
             own_references: AtomicU64::new(0),
             opens: Mutex::default(),
-            at_server: Mutex::default(),
             gone: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
             open: AtomicBool::new(false),
@@ -141,18 +127,16 @@ impl Inode {
             layout_users: RwLock::default(),
             append: Mutex::default(),
             layout_calls: Mutex::default(),
-            layout: RwLock::default(),
-            size: Mutex::default(),
             times: Mutex::default(),
-            attr_caching: Mutex::default(),
+            file: RwLock::default(),
+            caller: Mutex::default(),
             pages: PageState::default(),
             hold: PageHold::default(),
             shared: Shared::default(),
-            listing: Mutex::default(),
             interest: Interest::default(),
-            reported_attrs: ReportedAttrs::default(),
+            readers: ReaderThreads::default(),
             locks: LockState::default(),
-            access: Access::default(),
+            access_due: AtomicBool::new(false),
             birth: OnceLock::new(),
             row: OnceLock::new(),
         }
@@ -161,31 +145,48 @@ impl Inode {
     /// Excludes reads and writes, and blocks until those in flight have ended.
     pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, ()> {
         let exclusive = self.io.write();
-        self.started.wait();
+        self.started.wait(&self.caller);
         exclusive
+    }
+
+    /// Returns the known size and the layout that is known, as of one moment.
+    pub(crate) fn known(&self) -> (KnownSize, LayoutId) {
+        let file = self.file.read();
+        (file.size, file.layout.id())
+    }
+
+    /// Returns the epoch of the layout, in which its addresses and the record's are valid.
+    pub(crate) fn layout_epoch(&self) -> Epoch {
+        self.file.read().layout.epoch()
+    }
+
+    /// Returns the generation of the layout.
+    pub(crate) fn layout_generation(&self) -> u64 {
+        self.file.read().layout.generation()
     }
 
     /// Voids layouts of this epoch before this generation.
     pub(crate) fn layout_recalled(&self, epoch: Epoch, generation: u64) {
-        self.layout.write().recalled(epoch, generation);
-        self.size.lock().recalled(LayoutId { epoch, generation });
+        self.file.write().recalled(epoch, generation);
     }
 
     /// Takes in a size that was read with a layout generation; the read began at `start`.
     pub(crate) fn saw(&self, start: LookStart, generation: u64, size: u64) {
-        self.size.lock().saw(start, generation, size);
+        // Most reads of a record find the size that is known. They do not exclude each other.
+        if self.file.read().size.learns(start, generation, size) {
+            self.file.write().size.saw(start, generation, size);
+        }
     }
 
     /// Forgets the layout, because it may have changed in any way.
     pub(crate) fn forget_layout(&self) {
-        self.layout.write().clear(0);
-        self.size.lock().distrust();
+        self.file.write().forget();
     }
 
     /// Excludes users of layout addresses, and blocks until those in flight have ended.
     pub(crate) fn exclude_layout_users(&self) -> RwLockWriteGuard<'_, ()> {
         let excluded = self.layout_users.write();
-        self.started.wait();
+        self.started.wait(&self.caller);
         excluded
     }
 
@@ -212,7 +213,7 @@ impl Inode {
     }
 
     pub(crate) fn set_gone(&self) {
-        *self.at_server.lock() = AtServer::default();
+        self.file.write().at_server = AtServer::default();
         self.gone.store(true, Ordering::Release);
     }
 
@@ -222,8 +223,48 @@ impl Inode {
             attr.mtime = time;
             attr.ctime = attr.ctime.max(time);
         }
-        attr.atime = self.access.latest(attr.atime);
+        attr.atime = self.caller.lock().last_read.latest(attr.atime);
         attr
+    }
+
+    /// Returns true if the caller may cache the attributes.
+    pub(crate) fn is_cacheable(&self) -> bool {
+        self.caller.lock().attr_caching.is_cacheable()
+    }
+
+    /// Notes that the caller has cached these attributes, which its thread `thread` asked for.
+    pub(crate) fn told(&self, attr: &Attr, thread: u32) {
+        self.readers.add(thread);
+        self.caller.lock().told = Some(VisibleAttrs::of(attr));
+    }
+
+    /// Notes that `thread` has changed the inode. Returns true if another thread has got the
+    /// attributes since the last change.
+    pub(crate) fn others_were_told(&self, thread: u32) -> bool {
+        self.readers.take_others(thread)
+    }
+
+    /// Notes a read at `now` that counts as an access.
+    pub(crate) fn note_access(&self, now: i64) {
+        self.caller.lock().last_read.note(now);
+    }
+
+    /// Marks the handles that hold locks, because the locks are lost as `epoch` begins.
+    /// Returns the number of newly marked handles.
+    pub(crate) fn lose_locks(&self, epoch: Epoch) -> usize {
+        self.locks.lose(&mut self.caller.lock().locks, epoch)
+    }
+
+    /// Returns true if the handle held a lock that is lost.
+    pub(crate) fn has_lost_lock(&self, handle: u64) -> bool {
+        self.locks.has_lost_any() && self.caller.lock().locks.has_lost(handle)
+    }
+
+    /// Forgets the lost locks of a handle that is closed for good.
+    pub(crate) fn forget_lost_locks(&self, handle: u64) {
+        if self.locks.has_lost_any() {
+            self.caller.lock().locks.forget_lost(handle);
+        }
     }
 
     pub(crate) fn set_slot(&self, slot: u32) {

@@ -92,6 +92,13 @@ impl KnownSize {
         }
     }
 
+    /// Returns true if [`saw`](Self::saw) would change the bound.
+    pub(crate) fn learns(self, start: LookStart, generation: u64, size: u64) -> bool {
+        let mut after = self;
+        after.saw(start, generation, size);
+        after != self
+    }
+
     /// Voids sizes of layouts before this one, including those of reads in flight.
     pub(crate) fn recalled(&mut self, layout: LayoutId) {
         if self.layout < layout {

@@ -3,6 +3,10 @@
 //! # Concurrency
 //! Any thread. The table's lock is never held over another lock, except over that of its aliases.
 
+pub(crate) mod aliases;
+pub(crate) mod arrival;
+pub(crate) mod orphans;
+
 use std::sync::{
     Arc, OnceLock,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -17,9 +21,11 @@ use crate::{
     error::ClientError,
     inode::{
         Inode,
-        aliases::{Aliases, CachedName, Names},
-        orphans::Orphans,
         size::RecallPeriod,
+        table::{
+            aliases::{Aliases, CachedName, Names},
+            orphans::Orphans,
+        },
     },
     remote::kept::{KeptState, Row},
 };

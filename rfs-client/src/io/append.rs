@@ -227,8 +227,7 @@ impl Appends {
 
     /// Takes the append lock, and returns the record as of that moment.
     fn take_append_lock(&self, inode: &Inode, hold: u64) -> Result<Glimpse, ClientError> {
-        let (slot, record_place) = self.records.record_of(inode)?;
-        let appender = self.records.field_of(inode, record::APPENDER)?;
+        let (slot, record_place, appender) = self.records.record_and_field(inode, record::APPENDER)?;
         let give_up = Instant::now() + self.wait_limit;
         let (mut free, mut tries, mut pause) = (0, 0, FIRST_PAUSE);
         loop {
@@ -396,8 +395,7 @@ impl Appends {
         (offset, end): (u64, u64),
         parts: &WriteParts<'_>,
     ) -> Result<Placed, ClientError> {
-        let (slot, record_place) = self.records.record_of(inode)?;
-        let size_word = self.records.field_of(inode, record::SIZE)?;
+        let (slot, record_place, size_word) = self.records.record_and_field(inode, record::SIZE)?;
         let appender = self.records.field_of(inode, record::APPENDER)?;
         let mut raw: RawRecord = [0; record::LEN];
         let (mut old_size, mut old_hold) = (0, 0);

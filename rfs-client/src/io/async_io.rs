@@ -12,8 +12,8 @@
 //! # Concurrency
 //! Session threads start requests; any polling thread runs the replies. Takes an inode's `io` and
 //! `layout_users` without blocking, and holds them as a count (`StartedRequests`) while the
-//! request is in flight. Takes `size` and `layout` for moments. A failed read is repeated on a
-//! thread `rfs-read`, a failed write as in `transfers::write_retries`.
+//! request is in flight. Takes `file` for moments. A failed read is repeated on a thread
+//! `rfs-read`, a failed write as in `transfers::write_retries`.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -153,7 +153,7 @@ impl AsyncIo {
         len: usize,
     ) -> Option<PreparedRead<'_>> {
         let find = |inode: &Inode| {
-            let layout = inode.layout.read();
+            let layout = &inode.file.read().layout;
             let arena = layout.one_place(layout.generation(), offset, len as u64)?;
             Some((arena, len as u64, layout.id()))
         };
@@ -174,8 +174,8 @@ impl AsyncIo {
         let issued_epoch = self.remote.epochs().in_use;
         let inode = self.inodes.get(ino)?;
         let (shared, places) = (inode.io.try_read()?, inode.layout_users.try_read()?);
-        let known = *inode.size.lock();
-        if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, len)) {
+        let (known, layout) = inode.known();
+        if !self.is_inside(&inode, known, layout, (offset, len)) {
             return None;
         }
         let (arena, found, layout) = find(&inode)?;
@@ -250,8 +250,8 @@ impl AsyncIo {
         let (shared, places) = (inode.io.try_read()?, inode.layout_users.try_read()?);
         // This check precedes `next`, which may be a system call: a write that extends the file
         // needs none.
-        let known = *inode.size.lock();
-        if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, data.len())) {
+        let (known, layout) = inode.known();
+        if !self.is_inside(&inode, known, layout, (offset, data.len())) {
             return None;
         }
         let next = next()?;
@@ -386,7 +386,7 @@ impl PendingWrite {
     /// Returns true if the placed bytes are certainly part of the file, without a read of the
     /// record.
     fn is_part(&self, io: &AsyncIo) -> bool {
-        let (known, layout) = (*self.inode.size.lock(), self.inode.layout.read().id());
+        let (known, layout) = self.inode.known();
         layout == self.layout && io.is_inside(&self.inode, known, layout, (self.offset, self.len))
     }
 

@@ -183,11 +183,10 @@ impl CheckedReads {
         accept: bool,
     ) -> Result<ReadOutcome, ClientError> {
         let start = self.records.before_look();
-        let known = *inode.size.lock();
-        let mut size = known.guess();
         // The layout comes before the pieces. A layout that replaces it in between is detected
         // below.
-        let layout = inode.layout.read().id();
+        let (known, layout) = inode.known();
+        let mut size = known.guess();
         let generation = layout.generation;
         // A mapped record is read first. Otherwise the record comes with the bytes, and not every
         // time.

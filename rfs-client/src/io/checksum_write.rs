@@ -111,7 +111,7 @@ impl ServerWrites {
         data: &[u8],
     ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
-            let (epoch, generation) = (self.remote.epochs().in_use, inode.layout.read().generation());
+            let (epoch, generation) = (self.remote.epochs().in_use, inode.layout_generation());
             let start = self.records.before_look();
             inode.locks.check_guards(issued_epoch)?;
             self.send(inode, epoch, (offset, data), Growth::Reach)?;

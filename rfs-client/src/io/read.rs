@@ -7,7 +7,7 @@
 //!
 //! # Concurrency
 //! Session threads. Takes the inode's locks in the order `io` (shared), `layout_users` (shared),
-//! `layout_calls`; `size` and `layout` for moments.
+//! `layout_calls`; `file` for moments.
 
 use std::{
     ops::Range,
@@ -172,13 +172,13 @@ impl Reads {
                 let now = self.records.look(&inode)?;
                 let len = end.min(now.size).saturating_sub(offset);
                 // Most reads lie in one extent of a layout that is known.
-                let place = inode.layout.read().one_place(now.generation, offset, len);
+                let place = inode.file.read().layout.one_place(now.generation, offset, len);
                 if let Some(place) = place.filter(|_| len != 0) {
                     self.layouts.count_use(true);
                     let found = Found::Mapped(&map.memory, map.offset + place as usize, len as usize);
                     return Ok(sink(found, target));
                 }
-                if inode.layout.read().generation() != now.generation {
+                if inode.layout_generation() != now.generation {
                     self.layouts.count_use(false);
                     self.layouts.follow_generation(&inode, now.generation)?;
                     continue;
@@ -248,11 +248,11 @@ impl Reads {
         accept: bool,
     ) -> Result<Option<usize>, ClientError> {
         let start = self.records.before_look();
-        let known = *inode.size.lock();
+        let (known, layout) = inode.known();
         let size = known.guess();
         let len = end.min(size).saturating_sub(offset);
         let (pieces, layout) = match len {
-            0 => (SmallVec::new(), inode.layout.read().id()),
+            0 => (SmallVec::new(), layout),
             _ => self.layouts.readable(inode, offset, len)?,
         };
         let mut parts = ReadParts::new();

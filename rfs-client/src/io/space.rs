@@ -2,7 +2,7 @@
 //!
 //! # Concurrency
 //! Session threads. Changes take the inode's `io` exclusively, and a seek takes it shared. Both
-//! take `layout` for moments, and changes `times`.
+//! take `file` for moments, and changes `times`.
 
 use std::sync::Arc;
 
@@ -103,7 +103,7 @@ impl Space {
         let _shared = inode.io.read();
         for _ in 0..TRIES {
             let now = self.records.look(&inode)?;
-            if inode.layout.read().generation() != now.generation {
+            if inode.layout_generation() != now.generation {
                 self.layouts.follow_generation(&inode, now.generation)?;
                 continue;
             }
@@ -112,7 +112,7 @@ impl Space {
             if !self.layouts.holes_hold(&inode)? {
                 continue;
             }
-            let pieces = inode.layout.read().pieces(offset, len);
+            let pieces = inode.file.read().layout.pieces(offset, len);
             let mut at = offset;
             for piece in pieces {
                 match (piece, what) {
@@ -128,10 +128,9 @@ impl Space {
     /// Takes in the attributes of an open file that the server has changed. `start` is the time
     /// before the request.
     fn changed_at_server(&self, inode: &Inode, start: LookStart, attr: Attr) -> Attr {
-        inode.saw(start, attr.layout_generation, attr.size);
+        inode.file.write().changed(start, attr.layout_generation, attr.size);
         inode.times.lock().reset();
         inode.pages.recalled();
-        inode.layout.write().recalled(start.epoch, attr.layout_generation);
         inode.with_pending(attr)
     }
 }

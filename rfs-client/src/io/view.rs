@@ -74,7 +74,7 @@ impl Reads {
         for _ in 0..TRIES {
             let _places = inode.layout_users.read();
             let now = self.records.look(&inode)?;
-            if inode.layout.read().generation() != now.generation {
+            if inode.layout_generation() != now.generation {
                 self.layouts.follow_generation(&inode, now.generation)?;
                 continue;
             }

@@ -8,7 +8,7 @@
 //!
 //! # Concurrency
 //! Session threads. Takes the inode's locks in the order `io` (shared), `layout_users` (shared),
-//! `layout_calls`; `size` and `layout` for moments.
+//! `layout_calls`; `file` for moments.
 
 use std::{
     cell::Cell,
@@ -218,7 +218,7 @@ impl Writes {
         end: u64,
         parts: &WriteParts<'_>,
     ) -> Result<bool, ClientError> {
-        let known = *inode.size.lock();
+        let (known, _) = inode.known();
         if !known.reaches(layout, end, self.inodes.recalls().now()) {
             return self.write_and_raise(inode, layout, (known.guess(), end), parts);
         }
@@ -253,8 +253,7 @@ impl Writes {
         (mut size, end): (u64, u64),
         parts: &WriteParts<'_>,
     ) -> Result<bool, ClientError> {
-        let (slot, record_place) = self.records.record_of(inode)?;
-        let size_word = self.records.field_of(inode, record::SIZE)?;
+        let (slot, record_place, size_word) = self.records.record_and_field(inode, record::SIZE)?;
         let mapped = self.records.is_mapped();
         let mut raw: RawRecord = [0; record::LEN];
         for attempt in 0..TRIES {

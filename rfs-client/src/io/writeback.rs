@@ -67,14 +67,14 @@ impl WriteBack {
         }
         let (Some(time), Some(inode)) = (write_time(changes), self.inodes.get(ino)) else { return Ok(None) };
         // The kernel's clock is coarse, so a file can be younger than its first write.
-        if inode.reported_attrs.last().is_some_and(|told| told.ctime > time) {
+        if inode.caller.lock().told.is_some_and(|told| told.ctime > time) {
             return Ok(None);
         }
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let kept = inode.attr_caching.lock().is_cacheable();
+        let kept = inode.is_cacheable();
         let Some(mut attr) = self.exchange_time(&inode, time)?.filter(|attr| attr.ctime == time) else {
             return Ok(None);
         };
@@ -87,8 +87,7 @@ impl WriteBack {
     /// Writes the write time into an open inode's record, then reads the record. Returns `None` if
     /// the record is unreadable now.
     fn exchange_time(&self, inode: &Inode, time: i64) -> Result<Option<Attr>, ClientError> {
-        let (slot, record_place) = self.records.record_of(inode)?;
-        let field = self.records.field_of(inode, record::WRITE_TIME)?;
+        let (slot, record_place, field) = self.records.record_and_field(inode, record::WRITE_TIME)?;
         let mut raw: RawRecord = [0; record::LEN];
         let bytes = time.to_le_bytes();
         self.remote.execute(&mut [

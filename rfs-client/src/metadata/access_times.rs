@@ -59,8 +59,8 @@ impl AccessReports {
         }
         let Some(inode) = self.inodes.get(attr.ino) else { return false };
         match unseen {
-            true => inode.access.note(now),
-            false => inode.access.due.store(true, Ordering::Relaxed),
+            true => inode.note_access(now),
+            false => inode.access_due.store(true, Ordering::Relaxed),
         }
         unseen
     }
@@ -71,7 +71,7 @@ impl AccessReports {
         let now = self.clock.now();
         match self.inodes.get(attr.ino) {
             Some(inode) if self.directories.counts(attr, now) => {
-                inode.access.note(now);
+                inode.note_access(now);
                 self.caching.directory_is_read(inode.ino);
                 self.tell_access(&inode).map(|()| true)
             }
@@ -96,7 +96,9 @@ impl AccessReports {
 
     /// Reports the last read to the server, if needed.
     pub(crate) fn tell_access(&self, inode: &Inode) -> Result<(), ClientError> {
-        match inode.access.take_noted() {
+        inode.access_due.store(false, Ordering::Relaxed);
+        let noted = inode.caller.lock().last_read.take_noted();
+        match noted {
             Some(at) => self.calls.start(&Request::Accessed { ino: inode.ino, at }),
             None => Ok(()),
         }

@@ -11,7 +11,7 @@ use rfs_proto::{Attr, Errno, Marks, Reply, Request, SetAttr};
 use crate::{
     cache::uses::CacheKind,
     error::ClientError,
-    inode::{Inode, table::InodeTable},
+    inode::{Inode, table::InodeTable, visible_attrs::VisibleAttrs},
     remote::Remote,
     requests::{
         cache_rules::CacheRules,
@@ -53,7 +53,7 @@ impl Attributes {
         };
         inode.interest.used();
         let asks = self.caching.is_on() && {
-            let mut attr_caching = inode.attr_caching.lock();
+            let attr_caching = &mut inode.caller.lock().attr_caching;
             !attr_caching.is_cacheable() && attr_caching.call_is_due()
         };
         self.of(&inode, asks)
@@ -83,7 +83,7 @@ impl Attributes {
 
     /// Returns an inode's marks, from the cache if it has them.
     pub(crate) fn marks(&self, ino: u64) -> Result<Marks, ClientError> {
-        let known = self.inodes.get(ino).and_then(|inode| inode.attr_caching.lock().certain());
+        let known = self.inodes.get(ino).and_then(|inode| inode.caller.lock().attr_caching.certain());
         if self.caching.is_on() {
             self.caching.cache.uses.count(CacheKind::Marks, known.is_some());
         }
@@ -95,7 +95,7 @@ impl Attributes {
         let ino = inode.ino;
         let start = self.records.before_look();
         let since = self.caching.since();
-        let kept = inode.attr_caching.lock().is_cacheable();
+        let kept = inode.is_cacheable();
         // Reading a mapped record costs less than this shortcut.
         if kept && !asks && !self.records.is_mapped() {
             self.remote.ready()?;
@@ -137,7 +137,7 @@ impl Attributes {
             return self.calls.call_attr(&request);
         };
         let issued_epoch = self.remote.epochs().in_use;
-        if changes.atime.is_some() && inode.access.forget() {
+        if changes.atime.is_some() && inode.caller.lock().last_read.forget() {
             // A report of an older read must not arrive after the time that is set now.
             self.remote.finish_calls()?;
         }
@@ -148,9 +148,7 @@ impl Attributes {
             let start = self.records.before_look();
             let attr = self.calls.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of);
             let attr = attr.inspect_err(|_| self.layouts.lose_layout(&inode))?;
-            inode.saw(start, attr.layout_generation, attr.size);
-            // Voids a layout in flight, too.
-            inode.layout.write().recalled(start.epoch, attr.layout_generation);
+            inode.file.write().changed(start, attr.layout_generation, attr.size);
             attr
         } else {
             self.calls.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of)?
@@ -165,14 +163,14 @@ impl Attributes {
     /// Notes that the caller has cached these attributes, which its thread `thread` asked for.
     pub fn told(&self, attr: &Attr, thread: u32) {
         if let Some(inode) = self.inodes.get(attr.ino) {
-            inode.reported_attrs.told(attr, thread);
+            inode.told(attr, thread);
         }
     }
 
     /// Notes that `thread` has changed an inode. Returns true if another thread has got its
     /// attributes since the last change.
     pub fn others_were_told(&self, ino: u64, thread: u32) -> bool {
-        self.inodes.get(ino).is_some_and(|inode| inode.reported_attrs.others_were_told(thread))
+        self.inodes.get(ino).is_some_and(|inode| inode.others_were_told(thread))
     }
 
     /// Returns the current permission bits and marks of an inode. Makes no request if the record is
@@ -182,7 +180,7 @@ impl Attributes {
             if let Some(read) = self.records.privileges(&inode) {
                 return Ok(read);
             }
-            let certain = inode.attr_caching.lock().certain().filter(|_| !self.records.is_mapped());
+            let certain = inode.caller.lock().attr_caching.certain().filter(|_| !self.records.is_mapped());
             if self.caching.is_on() {
                 self.caching.cache.uses.count(CacheKind::Marks, certain.is_some());
             }
@@ -196,13 +194,14 @@ impl Attributes {
     /// Notes that the caller has dropped the attributes that it was told.
     pub(crate) fn forget_told(&self, ino: u64) {
         if let Some(inode) = self.inodes.get(ino) {
-            inode.reported_attrs.forget();
+            inode.caller.lock().told = None;
         }
     }
 
     /// Returns true if these attributes differ from those that the caller was [`told`](Self::told)
     /// last.
     pub fn differs_from_told(&self, attr: &Attr) -> bool {
-        self.inodes.get(attr.ino).is_none_or(|inode| inode.reported_attrs.differ(attr))
+        let told = self.inodes.get(attr.ino).and_then(|inode| inode.caller.lock().told);
+        told != Some(VisibleAttrs::of(attr))
     }
 }

@@ -5,8 +5,8 @@
 //! their owner or handle, and to detect lost ones.
 //!
 //! # Concurrency
-//! Session threads, and one thread in [`Locks::grants`]. The lock of the inode's
-//! [`LockState`](crate::inode::locks::LockState) is held briefly, never over a call.
+//! Session threads, and one thread in [`Locks::grants`]. The inode's lock `caller` is held briefly,
+//! never over a call.
 
 use std::sync::Arc;
 
@@ -99,12 +99,12 @@ impl Locks {
         let inode = self.inodes.opened(ino)?;
         let waits = ticket.map(|ticket| kept_lock(ino, lock_key(wanted), Some(ticket)));
         let claim = {
-            let mut held = inode.locks.held.lock();
+            let mut caller = inode.caller.lock();
             if let Some(kept) = self.inodes.kept() {
                 kept.add_lock(&kept_lock(ino, lock_key(wanted), None));
                 waits.iter().for_each(|lock| kept.add_lock(lock));
             }
-            held.asks(lock_key(wanted))
+            caller.locks.asks(lock_key(wanted))
         };
         let reply = self.calls.call(&Request::Lock { ino, owner, class, kind, range, pid, ticket });
         let refused = match &reply {
@@ -115,7 +115,7 @@ impl Locks {
             // After any other error the lock may be granted.
             _ => false,
         };
-        inode.locks.held.lock().answered(claim, !refused);
+        inode.caller.lock().locks.answered(claim, !refused);
         self.keep_locks(&inode);
         if let (Some(kept), Some(lock), false) =
             (self.inodes.kept(), waits, matches!(reply, Ok(Reply::Waits)))
@@ -132,9 +132,9 @@ impl Locks {
     /// Notes a granted lock. Returns true if the caller's cached pages of the file are void.
     fn locked(&self, ino: u64, locked: Locked) -> Result<bool, ClientError> {
         let inode = self.inodes.opened(ino)?;
-        let void = inode.pages.locked(locked) && !self.exclusive;
+        let void = inode.caller.lock().visits.locked(locked) && !inode.pages.are_good() && !self.exclusive;
         // The known size is as old as the pages.
-        inode.size.lock().distrust();
+        inode.file.write().size.distrust();
         Ok(void)
     }
 
@@ -144,11 +144,11 @@ impl Locks {
         let locked = outcome?;
         let inode = self.inodes.opened(wanted.ino)?;
         {
-            let mut held = inode.locks.held.lock();
+            let mut caller = inode.caller.lock();
             if let Some(kept) = self.inodes.kept() {
                 kept.add_lock(&kept_lock(wanted.ino, lock_key(wanted), None));
             }
-            held.has(lock_key(wanted));
+            caller.locks.has(lock_key(wanted));
         }
         self.locked(wanted.ino, locked)
     }
@@ -177,14 +177,14 @@ impl Locks {
         let LockRequest { ino, owner, class, range, pid, .. } = *wanted;
         self.files.flush(ino)?;
         let inode = self.inodes.get(ino).filter(|_| range == LockRange::ALL);
-        let claims = inode.as_ref().map(|inode| inode.locks.held.lock().gives_up(owner, class));
+        let claims = inode.as_ref().map(|inode| inode.caller.lock().locks.gives_up(owner, class));
         let kind = LockKind::Unlock;
         let unlocked =
             self.calls.call_done(&Request::Lock { ino, owner, class, kind, range, pid, ticket: None });
         if let (Some(inode), Some(claims)) = (inode, claims) {
-            let mut held_locks = inode.locks.held.lock();
-            claims.into_iter().for_each(|claim: Claim| held_locks.answered(claim, unlocked.is_err()));
-            drop(held_locks);
+            let mut caller = inode.caller.lock();
+            claims.into_iter().for_each(|claim: Claim| caller.locks.answered(claim, unlocked.is_err()));
+            drop(caller);
             self.keep_locks(&inode);
         }
         unlocked
@@ -213,7 +213,7 @@ impl Locks {
     /// Removes the kept locks of an inode that this client does not hold.
     fn keep_locks(&self, inode: &Inode) {
         let Some(kept) = self.inodes.kept() else { return };
-        let held = inode.locks.held.lock();
+        let held = &inode.caller.lock().locks;
         kept.remove_locks(|lock| {
             let key = LockKey { handle: lock.handle, owner: lock.owner, class: lock.class };
             lock.ino == inode.ino && lock.ticket.is_none() && !held.contains(key)
@@ -250,7 +250,7 @@ impl Locks {
             return Ok(());
         }
         match self.inodes.get(ino) {
-            Some(inode) if inode.locks.has_lost(handle) => Err(Errno::EIO.into()),
+            Some(inode) if inode.has_lost_lock(handle) => Err(Errno::EIO.into()),
             _ => Ok(()),
         }
     }
@@ -261,9 +261,9 @@ impl Locks {
             self.inodes.releases();
             return Ok(());
         };
-        inode.locks.forget_lost(handle);
+        inode.forget_lost_locks(handle);
         inode.locks.begin_unlock();
-        let gone = inode.locks.held.lock().take(|held| held.handle == handle);
+        let gone = inode.caller.lock().locks.take(|held| held.handle == handle);
         self.inodes.releases();
         let any = !gone.is_empty();
         let unlocked = self.unlock_all(ino, gone);
@@ -283,7 +283,7 @@ impl Locks {
     /// Notes that a descriptor of a handle is being closed, perhaps its last one.
     pub fn may_close(&self, ino: u64, handle: u64) {
         if let Some(inode) = self.inodes.get(ino) {
-            inode.locks.held.lock().may_close(handle);
+            inode.caller.lock().locks.may_close(handle);
         }
     }
 
@@ -291,7 +291,7 @@ impl Locks {
     pub fn may_be_closed(&self, ino: u64) -> bool {
         self.inodes
             .get(ino)
-            .is_some_and(|inode| inode.locks.is_unlocking() || inode.locks.held.lock().may_be_closed())
+            .is_some_and(|inode| inode.locks.is_unlocking() || inode.caller.lock().locks.may_be_closed())
     }
 
     /// Returns true if a release is in progress that gives up locks of a file.
@@ -310,7 +310,7 @@ impl Locks {
 
     fn unlock_those(&self, ino: u64, hit: impl Fn(&LockKey) -> bool) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        let gone = inode.locks.held.lock().take(hit);
+        let gone = inode.caller.lock().locks.take(hit);
         let any = !gone.is_empty();
         let unlocked = self.unlock_all(ino, gone);
         if any {

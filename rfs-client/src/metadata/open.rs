@@ -17,7 +17,7 @@ use crate::{
     cache::recall_log::RequestTime,
     error::ClientError,
     inode::{
-        AtServer, Inode, Opens, layout::LayoutCache, size::LookStart, table::InodeTable,
+        Inode, Opens, known_file::AtServer, layout::LayoutCache, size::LookStart, table::InodeTable,
         write_times::WriteTimes,
     },
     metadata::{
@@ -96,7 +96,7 @@ impl OpenFiles {
         let mut opens = inode.opens.lock();
         // If the previous process had opened the file for this request, the server counts that.
         let is_counted = current().is_some_and(|request| request.has_replies());
-        let opened = if opens.local == 0 || is_counted || (write && !inode.at_server.lock().to_write) {
+        let opened = if opens.local == 0 || is_counted || (write && !inode.file.read().at_server.to_write) {
             self.open_there(&inode, &mut opens, write)
         } else {
             self.look_again(&inode)
@@ -138,7 +138,7 @@ impl OpenFiles {
     /// Reads the attributes of a file that is open here, and asks for caching if that may be
     /// granted.
     fn look_again(&self, inode: &Inode) -> Result<Attr, ClientError> {
-        let asks = self.caching.is_on() && !inode.attr_caching.lock().is_cacheable();
+        let asks = self.caching.is_on() && !inode.is_cacheable();
         let attr = self.attributes.of(inode, asks)?;
         // Another client may have truncated and rewritten the file.
         self.layouts.follow_generation(inode, attr.layout_generation)?;
@@ -215,7 +215,7 @@ impl OpenFiles {
 
     /// Returns true if the inode has been opened here for writing.
     pub fn is_open_to_write(&self, ino: u64) -> bool {
-        self.inodes.get(ino).is_some_and(|inode| inode.at_server.lock().to_write)
+        self.inodes.get(ino).is_some_and(|inode| inode.file.read().at_server.to_write)
     }
 
     /// Returns the inodes that are open here for writing.
@@ -249,7 +249,7 @@ impl OpenFiles {
         }
         inode.set_slot(attr.slot);
         {
-            let mut at_server = inode.at_server.lock();
+            let at_server = &mut inode.file.write().at_server;
             at_server.opens += 1;
             inode.note(Counter::AtServer, 1);
             if write && !at_server.to_write {
@@ -267,7 +267,7 @@ impl OpenFiles {
             return Ok(inode.with_pending(attr));
         }
         self.caching.answered(since, inode, &attr);
-        if opens.local == 0 || inode.layout.read().epoch() != look.epoch {
+        if opens.local == 0 || inode.layout_epoch() != look.epoch {
             inode.saw(look, attr.layout_generation, attr.size);
             if !voids
                 .is_some_and(|voids| self.layouts.take_in(inode, LayoutCache::of(&layout, look.epoch), voids))
@@ -309,9 +309,9 @@ impl OpenFiles {
             inode.open.store(false, Ordering::Release);
             inode.hold.end(self.inodes.sharing());
             inode.shared.end(self.inodes.sharing());
-            inode.layout.write().clear(0);
+            inode.file.write().layout.clear(0);
             outcome = outcome.and(self.accesses.tell_access(&inode));
-            let AtServer { opens, to_write } = std::mem::take(&mut *inode.at_server.lock());
+            let AtServer { opens, to_write } = std::mem::take(&mut inode.file.write().at_server);
             inode.note(Counter::AtServer, -i64::from(opens));
             inode.note(Counter::ToWrite, -i64::from(to_write));
             for _ in 0..opens {

@@ -84,14 +84,14 @@ impl Directories {
     /// Notes that the directory is read through `handle`.
     pub fn lists_through(&self, ino: u64, handle: u64) {
         if let Some(inode) = self.inodes.get(ino) {
-            inode.listing.lock().used(handle);
+            inode.caller.lock().listing.used(handle);
         }
     }
 
     /// Notes that the directory's `handle` is closed for good.
     pub fn closed_listing(&self, ino: u64, handle: u64) {
         if let Some(inode) = self.inodes.get(ino) {
-            inode.listing.lock().closed(handle);
+            inode.caller.lock().listing.closed(handle);
         }
     }
 }

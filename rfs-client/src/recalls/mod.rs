@@ -14,7 +14,7 @@ use rfs_proto::{Recall, Recalls as Recalled, Reply, Request, decode_reply, encod
 
 use crate::{
     error::ClientError,
-    inode::{orphans::ANNOUNCEMENT, table::InodeTable},
+    inode::table::{InodeTable, orphans::ANNOUNCEMENT},
     recalls::unlinked::UnlinkedInodes,
     remote::{CallOptions, Remote, ReplyWait},
     requests::{

@@ -7,7 +7,7 @@
 //!
 //! # Concurrency
 //! Session threads, and the thread that obeys recalls. Takes the recall log; under it `dir_names`,
-//! then `prefetch`, then the table of inodes; or an inode's `attr_caching`, then `changed`; or one
+//! then `prefetch`, then the table of inodes; or an inode's `caller`, then `changed`; or one
 //! other lock of the cache or of an inode. Recalls take the recall log exclusively. None of these
 //! locks is held over a call.
 
@@ -22,7 +22,10 @@ use crate::{
         recall_log::RequestTime,
     },
     error::ClientError,
-    inode::{Inode, aliases::CachedName, arrival::Arrival, table::InodeTable},
+    inode::{
+        Inode,
+        table::{InodeTable, aliases::CachedName, arrival::Arrival},
+    },
     requests::recall_guard::RecallGuard,
 };
 
@@ -129,7 +132,7 @@ impl CacheRules {
         let until_changed = RequestTime { changed: changed.now(), ..since };
         drop(changed);
         for inode in effect.inodes().filter_map(|ino| self.inodes.get(ino)) {
-            inode.attr_caching.lock().changed();
+            inode.caller.lock().attr_caching.changed();
         }
         let outcome = outcome.map(|(reply, _)| reply);
         if effect.names.is_empty() {
@@ -234,15 +237,18 @@ impl CacheRules {
             }
             drop((dir_names, prefetch));
             if let Some(inode) = self.inodes.get(ino) {
-                inode.attr_caching.lock().recalled(Instant::now());
+                {
+                    let mut caller = inode.caller.lock();
+                    caller.attr_caching.recalled(Instant::now());
+                    if !matches!(recall, Recall::Attr { .. } | Recall::Owner { .. }) {
+                        caller.listing.recalled();
+                    }
+                }
                 inode.pages.recalled();
                 if recall.concerns_pages(ino) {
                     inode.hold.recalled(self.inodes.sharing());
                 }
-                inode.size.lock().distrust();
-                if !matches!(recall, Recall::Attr { .. } | Recall::Owner { .. }) {
-                    inode.listing.lock().recalled();
-                }
+                inode.file.write().size.distrust();
             }
         }
     }
@@ -256,11 +262,14 @@ impl CacheRules {
         cache.prefetch.lock().forget_all();
         cache.dir_attrs.lock().removed();
         for inode in inodes.numbers().into_iter().filter_map(|ino| inodes.get(ino)) {
-            inode.attr_caching.lock().recalled(Instant::now());
+            {
+                let mut caller = inode.caller.lock();
+                caller.attr_caching.recalled(Instant::now());
+                caller.listing.recalled();
+            }
             inode.pages.recalled();
             inode.hold.recalled(inodes.sharing());
-            inode.size.lock().distrust();
-            inode.listing.lock().recalled();
+            inode.file.write().size.distrust();
         }
         // Names go before any thread learns how an operation of the old epoch ended, and looks for
         // its result.

@@ -108,7 +108,7 @@ impl Calls {
     ) -> Result<Reply, ClientError> {
         // The order matters: a lock that is held here and lost before the epoch is read is detected
         // after that.
-        let held_locks = inodes.iter().any(|inode| !inode.locks.held.lock().is_empty());
+        let held_locks = inodes.iter().any(|inode| !inode.caller.lock().locks.is_empty());
         let epoch = self.remote.epochs().in_use;
         let guarded = || inodes.iter().try_for_each(|inode| inode.locks.check_guards(issued_epoch));
         guarded()?;

@@ -41,7 +41,7 @@ impl FileTimes {
         let mut times = inode.times.lock();
         match (due(&mut times), inode.slot()) {
             (Some(time), Some(slot)) => {
-                let epoch = inode.layout.read().epoch();
+                let epoch = inode.layout_epoch();
                 self.records.write_time(epoch, slot, time)
             }
             _ => Ok(()),
@@ -50,16 +50,16 @@ impl FileTimes {
 
     /// Notes that a file is read.
     pub(crate) fn was_read(&self, inode: &Inode) {
-        if inode.access.due.load(Ordering::Relaxed) {
-            inode.access.due.store(self.access_times == AccessTimes::Always, Ordering::Relaxed);
-            inode.access.note(self.clock.now());
+        if inode.access_due.load(Ordering::Relaxed) {
+            inode.access_due.store(self.access_times == AccessTimes::Always, Ordering::Relaxed);
+            inode.note_access(self.clock.now());
         }
     }
 
     /// Notes that a file was written: the next read counts.
     pub(crate) fn was_written(&self, inode: &Inode) {
         if self.access_times == AccessTimes::Relative {
-            inode.access.due.store(true, Ordering::Relaxed);
+            inode.access_due.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -58,7 +58,7 @@ impl Layouts {
     /// Fetches the layout again, unless it is of this generation.
     pub(crate) fn follow_generation(&self, inode: &Inode, generation: u64) -> Result<(), ClientError> {
         let _calls = inode.layout_calls.lock();
-        if inode.layout.read().generation() == generation {
+        if inode.layout_generation() == generation {
             return Ok(());
         }
         self.fetch_layout(inode, None)
@@ -66,11 +66,11 @@ impl Layouts {
 
     /// Makes sure that the layout is known up to `to`. Returns true if it was known.
     pub(crate) fn know(&self, inode: &Inode, to: u64) -> Result<bool, ClientError> {
-        if inode.layout.read().known_to() >= to {
+        if inode.file.read().layout.known_to() >= to {
             return Ok(true);
         }
         let _calls = inode.layout_calls.lock();
-        if inode.layout.read().known_to() < to {
+        if inode.file.read().layout.known_to() < to {
             self.fetch_layout(inode, None)?;
         }
         Ok(false)
@@ -85,7 +85,7 @@ impl Layouts {
     /// and returns false.
     pub(crate) fn holes_hold(&self, inode: &Inode) -> Result<bool, ClientError> {
         let matches = |now: Glimpse| {
-            let layout = inode.layout.read();
+            let layout = &inode.file.read().layout;
             layout.generation() == now.generation
                 && now.allocated.is_some()
                 && layout.stamp() == now.allocated
@@ -132,20 +132,20 @@ impl Layouts {
     /// false if layouts were voided since.
     pub(crate) fn take_in(&self, inode: &Inode, fresh: LayoutCache, voids: u64) -> bool {
         // A thread that voids layouts first counts, then takes this lock.
-        let mut layout = inode.layout.write();
+        let layout = &mut inode.file.write().layout;
         self.inodes.void_count() == voids && layout.renew(fresh)
     }
 
     /// Makes sure that a range has space. ENOSPC changes nothing.
     pub(crate) fn allocate(&self, inode: &Inode, offset: u64, len: u64) -> Result<(), ClientError> {
         let _calls = inode.layout_calls.lock();
-        if inode.layout.read().covers(offset, len) {
+        if inode.file.read().layout.covers(offset, len) {
             return Ok(());
         }
         let (epoch, voids) = (self.remote.epochs().newest, self.inodes.void_count());
         let reply = self.call_layout(&Request::Allocate { ino: inode.ino, offset, len })?;
         let all = {
-            let mut layout = inode.layout.write();
+            let layout = &mut inode.file.write().layout;
             layout.epoch() == epoch
                 && self.inodes.void_count() == voids
                 && layout.merge(offset, &reply)
@@ -209,7 +209,7 @@ impl Layouts {
         let _span = span("layout", "layout of a read");
         let was_known = self.know(inode, offset.saturating_add(len))?;
         let pieces = || {
-            let layout = inode.layout.read();
+            let layout = &inode.file.read().layout;
             (layout.pieces(offset, len), layout.id())
         };
         let found = pieces();
@@ -232,7 +232,7 @@ impl Layouts {
         mut data: &'d [u8],
     ) -> Result<Option<(WriteParts<'d>, LayoutId)>, ClientError> {
         let _span = span("layout", "layout of a write");
-        let layout = inode.layout.read();
+        let layout = &inode.file.read().layout;
         let mut parts = WriteParts::new();
         // Most writes lie in one extent.
         if let Some(place) = layout.one_place(layout.generation(), offset, data.len() as u64) {
@@ -267,7 +267,7 @@ impl Layouts {
     ) -> Result<R, ClientError> {
         for _ in 0..TRIES {
             inode.locks.check_guards(issued_epoch)?;
-            let (epoch, used) = (inode.layout.read().epoch(), self.remote.epochs().in_use);
+            let (epoch, used) = (inode.layout_epoch(), self.remote.epochs().in_use);
             let has_begun = || epoch != self.remote.epochs().newest || used != self.remote.epochs().in_use;
             match act() {
                 Err(ClientError::Request(RequestError::Disconnected) | ClientError::Errno(Errno::EBADF))
@@ -279,7 +279,7 @@ impl Layouts {
             if inode.is_gone() {
                 return Err(Errno::ESTALE.into());
             }
-            if inode.layout.read().epoch() != self.remote.epochs().newest {
+            if inode.layout_epoch() != self.remote.epochs().newest {
                 let _calls = inode.layout_calls.lock();
                 self.fetch_layout(inode, None)?;
             }

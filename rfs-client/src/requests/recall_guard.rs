@@ -2,7 +2,7 @@
 //!
 //! # Concurrency
 //! Session threads. Holds the recall log shared. Under it takes, each briefly, an inode's
-//! `attr_caching`, then `changed`; or one other lock of the cache or of an inode.
+//! `caller`, then `changed`; or one other lock of the cache or of an inode.
 
 use std::time::Instant;
 
@@ -67,7 +67,7 @@ impl<'c> RecallGuard<'c> {
         self.rules.cache.is_on()
             && !self.rules.cache.changed.lock().attr(since.changed, ino)
             && !self.recall_log.attr(since.recalled, ino)
-            && self.rules.inodes.get(ino).is_some_and(|inode| inode.attr_caching.lock().is_cacheable())
+            && self.rules.inodes.get(ino).is_some_and(|inode| inode.is_cacheable())
     }
 
     /// Returns true if these attributes, requested at `since`, may be cached. They need their own
@@ -85,7 +85,7 @@ impl<'c> RecallGuard<'c> {
     pub(crate) fn answered(&self, since: RequestTime, inode: &Inode, attr: &Attr) {
         if self.rules.cache.is_on() {
             let kept = attr.marks.contains(Marks::KEEP) && !self.recall_log.attr(since.recalled, inode.ino);
-            inode.attr_caching.lock().answered(kept, Instant::now());
+            inode.caller.lock().attr_caching.answered(kept, Instant::now());
             if !kept {
                 inode.pages.recalled();
             }
@@ -96,11 +96,11 @@ impl<'c> RecallGuard<'c> {
     /// Learns permission bits and marks of attributes that were requested at `since`.
     pub(crate) fn learn(&self, since: RequestTime, inode: &Inode, attr: &Attr) {
         // Held, so that a change that ends meanwhile voids them.
-        let mut attr_caching = inode.attr_caching.lock();
+        let mut caller = inode.caller.lock();
         if !self.rules.cache.changed.lock().attr(since.changed, inode.ino)
             && !self.recall_log.attr(since.recalled, inode.ino)
         {
-            attr_caching.learn(attr);
+            caller.attr_caching.learn(attr);
         }
     }
 
@@ -108,8 +108,7 @@ impl<'c> RecallGuard<'c> {
     /// clients may write to it later: the server recalls them.
     pub fn holds_pages(&self, attr: &Attr) -> bool {
         let Some(inode) = self.rules.inodes.get(attr.ino) else { return false };
-        self.rules.cache.is_on()
-            && (attr.marks.contains(Marks::KEEP) || inode.attr_caching.lock().is_cacheable())
+        self.rules.cache.is_on() && (attr.marks.contains(Marks::KEEP) || inode.is_cacheable())
     }
 
     /// Returns true if this client may cache nothing.
@@ -127,9 +126,8 @@ impl<'c> RecallGuard<'c> {
     pub fn opens_pages(&self, since: RequestTime, attr: &Attr, handle: u64) -> bool {
         let ino = attr.ino;
         let Some(inode) = self.rules.inodes.get(ino) else { return false };
-        let kept = self.rules.cache.is_on()
-            && !self.recall_log.attr(since.recalled, ino)
-            && inode.attr_caching.lock().is_cacheable();
+        let kept =
+            self.rules.cache.is_on() && !self.recall_log.attr(since.recalled, ino) && inode.is_cacheable();
         if kept {
             inode.hold.hold(self.rules.inodes.sharing());
         } else if self.holds_pages(attr) {
@@ -148,7 +146,7 @@ impl<'c> RecallGuard<'c> {
         let kept = self.rules.cache.is_on();
         let Some(inode) = self.rules.inodes.get(ino) else { return ListingUse::Bypass };
         inode.interest.used();
-        let how = inode.listing.lock().opened(handle, kept);
+        let how = inode.caller.lock().listing.opened(handle, kept);
         if how != ListingUse::Bypass {
             self.rules.cache.uses.count(CacheKind::Listings, how == ListingUse::Keep);
         }
@@ -158,7 +156,7 @@ impl<'c> RecallGuard<'c> {
     /// Returns false if the caller must drop the directory's cached listing before it is told that
     /// `handle` has reached the end.
     pub fn completes_listing(&self, ino: u64, handle: u64) -> bool {
-        self.rules.inodes.get(ino).is_some_and(|inode| !inode.listing.lock().is_spoiled(handle))
+        self.rules.inodes.get(ino).is_some_and(|inode| !inode.caller.lock().listing.is_spoiled(handle))
     }
 
     /// Returns true if a name, or all names of a directory, were recalled since.

@@ -1,7 +1,7 @@
 //! Reads of an inode's record, and its places.
 //!
 //! # Concurrency
-//! Session threads. Takes an inode's `size` and `layout`, each briefly.
+//! Session threads. Takes an inode's `file` briefly.
 
 use std::sync::Arc;
 
@@ -118,13 +118,25 @@ impl RecordReader {
     /// Returns the slot and place of an open inode's record.
     pub(crate) fn record_of(&self, inode: &Inode) -> Result<(u32, Place), ClientError> {
         let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
-        Ok((slot, self.table.field(inode.layout.read().epoch(), slot, 0, record::LEN)?))
+        Ok((slot, self.table.field(inode.layout_epoch(), slot, 0, record::LEN)?))
     }
 
     /// Returns the place of a word of an open inode's record.
     pub(crate) fn field_of(&self, inode: &Inode, field: usize) -> Result<Place, ClientError> {
         let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
-        self.table.field(inode.layout.read().epoch(), slot, field, 8)
+        self.table.field(inode.layout_epoch(), slot, field, 8)
+    }
+
+    /// Returns the slot and place of an open inode's record, and the place of a word of it.
+    pub(crate) fn record_and_field(
+        &self,
+        inode: &Inode,
+        field: usize,
+    ) -> Result<(u32, Place, Place), ClientError> {
+        let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
+        let epoch = inode.layout_epoch();
+        let place = |field, len| self.table.field(epoch, slot, field, len);
+        Ok((slot, place(0, record::LEN)?, place(field, 8)?))
     }
 
     /// Reads parts, and the record after them in the same list. Returns the contents of the record.

@@ -9,7 +9,7 @@ use rfs_proto::ROOT_INO;
 
 use crate::{
     client::Client,
-    inode::{AtServer, Inode, locks::held::LockKey},
+    inode::{Inode, known_file::AtServer, locks::held::LockKey},
     remote::kept::{Counter, KeptState, Row},
 };
 
@@ -39,7 +39,7 @@ impl Client {
             let opens = |counter| u32::try_from(count(counter)).unwrap_or(u32::MAX);
             inode.opens.lock().local = opens(Counter::Opens);
             let to_write = count(Counter::ToWrite) > 0;
-            *inode.at_server.lock() = AtServer { opens: opens(Counter::AtServer), to_write };
+            inode.file.write().at_server = AtServer { opens: opens(Counter::AtServer), to_write };
             inode.open.store(opens(Counter::Opens) > 0, Ordering::Release);
             if to_write {
                 // Other mounts may have the file open.
@@ -57,7 +57,7 @@ impl Client {
                 continue;
             }
             if let Some(inode) = inodes.get(lock.ino) {
-                inode.locks.held.lock().has(LockKey {
+                inode.caller.lock().locks.has(LockKey {
                     handle: lock.handle,
                     owner: lock.owner,
                     class: lock.class,

@@ -28,7 +28,7 @@ use crate::{
     inode::{
         Inode,
         layout::{LayoutCache, validate},
-        orphans::ANNOUNCEMENT,
+        table::orphans::ANNOUNCEMENT,
     },
     remote::kept::Counter,
     remote::{CallOptions, Remote, ReplyWait, address::Epoch, messages::call_on},
@@ -72,7 +72,7 @@ impl StateReclaimer {
         announce_forgets(remote)?;
         for ino in self.caching.inodes.numbers() {
             let Some(inode) = self.caching.inodes.get(ino) else { continue };
-            locks += inode.locks.lose(epoch);
+            locks += inode.lose_locks(epoch);
             match reopen(remote, &inode, self.caching.inodes.sharing(), (attached.arena.len, epoch)) {
                 Ok(true) => files += 1,
                 Ok(false) => {}
@@ -142,7 +142,7 @@ fn reopen(
     sharing: &Sharing,
     (arena, epoch): (u64, Epoch),
 ) -> Result<bool, ClientError> {
-    let at_server = *inode.at_server.lock();
+    let at_server = inode.file.read().at_server;
     if at_server.opens == 0 {
         return Ok(false);
     }
@@ -153,7 +153,7 @@ fn reopen(
     };
     validate(&layout, arena).map_err(ClientError::Protocol)?;
     let closed = {
-        let mut at_server = inode.at_server.lock();
+        let at_server = &mut inode.file.write().at_server;
         let closed = at_server.opens == 0;
         inode.note(Counter::AtServer, i64::from(!closed) - i64::from(at_server.opens));
         at_server.opens = u32::from(!closed);
@@ -169,7 +169,6 @@ fn reopen(
         inode.shared.begin(sharing);
     }
     // If the layout has been recalled meanwhile, the next operation fetches it.
-    inode.layout.write().renew(LayoutCache::of(&layout, epoch));
-    inode.size.lock().distrust();
+    inode.file.write().reopened(LayoutCache::of(&layout, epoch));
     Ok(true)
 }

@@ -1,23 +1,20 @@
 //! The file locks of an inode: held, lost, and being given up.
 //!
 //! # Concurrency
-//! Any thread. One lock, held briefly. The atomic words let the common case, without lost locks,
-//! skip it.
+//! Any thread, without a lock. The atomic words let the common case, without lost locks, skip the
+//! lock of [`HeldLocks`].
 
 pub(crate) mod held;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use parking_lot::Mutex;
 use rfs_proto::Errno;
 
 use crate::{error::ClientError, inode::locks::held::HeldLocks, remote::address::Epoch};
 
-/// The lock state of one inode.
+/// The losses and releases of the locks of one inode.
 #[derive(Debug, Default)]
 pub(crate) struct LockState {
-    /// Locks that this client may hold, and lost ones.
-    pub(crate) held: Mutex<HeldLocks>,
     any_lost: AtomicBool,
     /// Last epoch at whose beginning locks were lost; 0, the first epoch, if none were.
     lost_in: AtomicU32,
@@ -28,8 +25,7 @@ pub(crate) struct LockState {
 impl LockState {
     /// Marks the handles that hold locks, because the locks are lost as `epoch` begins.
     /// Returns the number of newly marked handles.
-    pub(crate) fn lose(&self, epoch: Epoch) -> usize {
-        let mut held = self.held.lock();
+    pub(crate) fn lose(&self, held: &mut HeldLocks, epoch: Epoch) -> usize {
         let lost = held.lose_all();
         self.any_lost.store(held.has_lost_any(), Ordering::Release);
         if lost > 0 {
@@ -44,16 +40,9 @@ impl LockState {
         if self.lost_in.load(Ordering::Acquire) > epoch.0 { Err(Errno::EIO.into()) } else { Ok(()) }
     }
 
-    /// Returns true if the handle held a lock that is lost.
-    pub(crate) fn has_lost(&self, handle: u64) -> bool {
-        self.any_lost.load(Ordering::Acquire) && self.held.lock().has_lost(handle)
-    }
-
-    /// Forgets a handle that is closed for good.
-    pub(crate) fn forget_lost(&self, handle: u64) {
-        if self.any_lost.load(Ordering::Acquire) {
-            self.held.lock().forget_lost(handle);
-        }
+    /// Returns false if no handle held a lock that is lost.
+    pub(crate) fn has_lost_any(&self) -> bool {
+        self.any_lost.load(Ordering::Acquire)
     }
 
     /// Counts a release that gives up locks.

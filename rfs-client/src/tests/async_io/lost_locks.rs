@@ -8,10 +8,10 @@ use crate::{inode::locks::held::LockKey, remote::address::Epoch};
 /// A new epoch begins, and a lock is lost.
 fn lose_a_lock(c: &Client, ino: u64) {
     let inode = c.caching.inodes.opened(ino).expect("known");
-    inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
-    assert_eq!(inode.locks.lose(Epoch(1)), 1);
+    inode.caller.lock().locks.has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
+    assert_eq!(inode.lose_locks(Epoch(1)), 1);
     // Placed bytes have to be checked against the record, too.
-    inode.size.lock().distrust();
+    inode.file.write().size.distrust();
 }
 
 /// The lost lock may have guarded the requests.
@@ -53,10 +53,10 @@ fn a_change_of_size_fails_if_its_lock_gets_lost_meanwhile() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
     let inode = c.caching.inodes.opened(ino).expect("known");
-    inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
+    inode.caller.lock().locks.has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
     let loses = Arc::clone(&inode);
     interceptor.once(OpKind::Call, move || {
-        loses.locks.lose(Epoch(1));
+        loses.lose_locks(Epoch(1));
         Err(RequestError::Disconnected)
     });
     assert_eq!(c.attributes.setattr(ino, &TRUNCATE).map(drop), Err(Errno::EIO.into()));

@@ -389,7 +389,7 @@ fn a_write_that_needs_more_than_bytes_blocks() {
     assert!(start_write(&c, ino, len, b"x", false).is_none());
     assert!(start_write(&c, ino, 4 * BLOCK, b"y", false).is_some());
     // A size that is not certain any more.
-    c.caching.inodes.opened(ino).expect("known").size.lock().distrust();
+    c.caching.inodes.opened(ino).expect("known").file.write().size.distrust();
     assert!(start_write(&c, ino, 0, b"x", false).is_none());
     let server = Fake::new(256, true);
     let c = Arc::new(client(&server));
@@ -476,7 +476,7 @@ fn a_started_write_that_a_truncation_overtook_is_repeated() {
         if looks {
             assert_eq!(c.records.look(&inode).expect("looked").size, 0);
         } else {
-            inode.size.lock().distrust();
+            inode.file.write().size.distrust();
         }
         interceptor.release(&Ok(()));
         assert_eq!(started.recv().expect("answered"), Ok(()));

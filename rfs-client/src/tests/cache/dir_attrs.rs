@@ -11,7 +11,15 @@ fn told_along() -> CachingClient {
 }
 
 fn may_keep(k: &CachingClient) {
-    k.client.caching.inodes.get(DIR).expect("the root").attr_caching.lock().answered(true, Instant::now());
+    k.client
+        .caching
+        .inodes
+        .get(DIR)
+        .expect("the root")
+        .caller
+        .lock()
+        .attr_caching
+        .answered(true, Instant::now());
 }
 
 /// Returns the server's directory, with this size.
