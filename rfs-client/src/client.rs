@@ -31,7 +31,7 @@ use crate::{
     recalls::{Recalls, pages::PageHolds},
     remote::{
         Mapped, Remote, Status, address::RegionBounds, checksums::Checksums, clock::ServerClock,
-        records::Records,
+        final_loss::FinalLoss, records::Records,
     },
     requests::{
         cache_rules::CacheRules, calls::Calls, file_times::FileTimes, layouts::Layouts,
@@ -119,6 +119,8 @@ pub struct Client {
     /// Number of the session at the server.
     pub(crate) session: Arc<AtomicU64>,
     mount: Option<Identity>,
+    /// Reason why no session follows, if the client reconnects.
+    pub(crate) final_loss: Option<Arc<FinalLoss>>,
     memory: Identity,
     is_read_only: bool,
     has_checksums: bool,
@@ -180,6 +182,7 @@ impl Client {
             records,
             session,
             mount,
+            final_loss: None,
             memory,
             is_read_only: read_only,
             has_checksums,
@@ -246,7 +249,9 @@ impl Client {
     /// Has `hear` run with the reason once no session can follow the lost one: the server came back
     /// without its memory, for example. It runs at once if that is so already.
     pub fn watch_final_loss(&self, hear: impl FnOnce(&str) + Send + 'static) {
-        self.calls.remote.watch_final_loss(Box::new(hear));
+        if let Some(loss) = &self.final_loss {
+            loss.watch(Box::new(hear));
+        }
     }
 
     /// Returns how often the server has lost the state of this mount.

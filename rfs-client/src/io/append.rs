@@ -27,7 +27,7 @@ use crate::{
     io::{checksum_write::ServerWrites, write::Writes},
     remote::kept::current,
     remote::{
-        Remote,
+        Remote, RemoteExt,
         address::Epoch,
         operation::{LIST, Op, Ops},
         records::{Glimpse, RawRecord},

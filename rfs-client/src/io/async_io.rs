@@ -37,7 +37,7 @@ use crate::{
         write::Writes,
     },
     remote::{
-        Remote,
+        Remote, RemoteExt,
         address::{Epoch, Place},
         operation::Transfer,
     },

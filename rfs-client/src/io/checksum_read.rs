@@ -35,7 +35,7 @@ use crate::{
         table::InodeTable,
     },
     io::buffer::room,
-    remote::{Mapped, Remote, address::Epoch, checksums::Checksums, records::Glimpse},
+    remote::{Mapped, Remote, RemoteExt, address::Epoch, checksums::Checksums, records::Glimpse},
     requests::{
         TRIES,
         layouts::Layouts,

@@ -26,7 +26,7 @@ use crate::{
         table::InodeTable,
     },
     io::{buffer::ReadTarget, checksum_read::CheckedReads},
-    remote::{Mapped, Remote, address::Epoch},
+    remote::{Mapped, Remote, RemoteExt, address::Epoch},
     requests::{
         TRIES,
         file_times::FileTimes,

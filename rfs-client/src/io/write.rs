@@ -26,7 +26,7 @@ use crate::{
     io::checksum_write::ServerWrites,
     metadata::lent_rights::LentRights,
     remote::{
-        Remote,
+        Remote, RemoteExt,
         address::Epoch,
         operation::{LIST, Op, Ops},
         records::RawRecord,

@@ -13,7 +13,7 @@ use crate::{
     inode::{Inode, table::InodeTable},
     io::write::Writes,
     remote::{
-        Remote,
+        Remote, RemoteExt,
         operation::Op,
         records::{RawRecord, Seen},
     },

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::remote::{
     CallOptions, Remote, ReplyWait, Status,
     address::{Epoch, Place, Region, Regions},
-    operation::{LIST, Op, Transfer, start_at},
+    operation::{Access, LIST, Op, Transfer, start_at},
     receive_buffer::with_registration,
     stores::{Move, StoreLinks},
 };
@@ -78,6 +78,49 @@ impl AttachedSession {
         self.stores.run(&mut moved, |place| self.regions.address(place))?;
         Ok(own)
     }
+
+    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
+        if parts.iter().any(|(place, _)| place.store() != 0) {
+            let mut moves: Vec<_> = parts.iter().map(|(place, data)| Move::Write(*place, data)).collect();
+            return self.stores.run(&mut moves, |place| self.regions.address(place));
+        }
+        let first = parts.first().map_or(&[][..], |(_, data)| *data);
+        with_registration(&self.session, first, || {
+            if let [(place, data)] = parts {
+                return self.session.write(self.regions.address(*place), data);
+            }
+            let mut there: SmallVec<[(RemoteAddr, &[u8]); LIST]> = SmallVec::new();
+            there.extend(parts.iter().map(|(place, data)| (self.regions.address(*place), *data)));
+            self.session.write_vectored(&there)
+        })
+    }
+
+    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
+        if parts.iter().any(|(place, _)| place.store() != 0) {
+            let mut moves: Vec<_> = parts.iter_mut().map(|(place, out)| Move::Read(*place, out)).collect();
+            return self.stores.run(&mut moves, |place| self.regions.address(place));
+        }
+        if let [(place, out)] = parts {
+            return self.session.read(self.regions.address(*place), out);
+        }
+        let mut there: SmallVec<[(RemoteAddr, &mut [u8]); LIST]> = SmallVec::new();
+        there.extend(parts.iter_mut().map(|(place, out)| (self.regions.address(*place), &mut **out)));
+        self.session.read_vectored(&mut there)
+    }
+
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        if ops.iter().any(|op| op.place().store() != 0) {
+            let own = self.move_stored(ops)?;
+            let mut there: SmallVec<[rdmabox::Op<'_>; LIST]> = SmallVec::new();
+            there.extend(own.into_iter().map(|op| self.translate(op)));
+            return if there.is_empty() { Ok(()) } else { self.session.execute(&mut there) };
+        }
+        let first =
+            ops.iter().find_map(|op| if let Op::Write { data, .. } = op { Some(*data) } else { None });
+        let mut there: SmallVec<[rdmabox::Op<'_>; LIST]> = SmallVec::new();
+        there.extend(ops.iter_mut().map(|op| self.translate(op)));
+        with_registration(&self.session, first.unwrap_or(&[]), || self.session.execute(&mut there))
+    }
 }
 
 /// Returns true if a session of this version of the protocol must not send the request.
@@ -127,47 +170,12 @@ impl Remote for AttachedSession {
         self.session.finish_calls()
     }
 
-    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
-        if parts.iter().any(|(place, _)| place.store() != 0) {
-            let mut moves: Vec<_> = parts.iter().map(|(place, data)| Move::Write(*place, data)).collect();
-            return self.stores.run(&mut moves, |place| self.regions.address(place));
+    fn access(&self, access: &mut Access<'_, '_>) -> Result<(), RequestError> {
+        match access {
+            Access::Write(parts) => self.write(parts),
+            Access::Read(parts) => self.read(parts),
+            Access::List(ops) => self.execute(ops),
         }
-        let first = parts.first().map_or(&[][..], |(_, data)| *data);
-        with_registration(&self.session, first, || {
-            if let [(place, data)] = parts {
-                return self.session.write(self.regions.address(*place), data);
-            }
-            let mut there: SmallVec<[(RemoteAddr, &[u8]); LIST]> = SmallVec::new();
-            there.extend(parts.iter().map(|(place, data)| (self.regions.address(*place), *data)));
-            self.session.write_vectored(&there)
-        })
-    }
-
-    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
-        if parts.iter().any(|(place, _)| place.store() != 0) {
-            let mut moves: Vec<_> = parts.iter_mut().map(|(place, out)| Move::Read(*place, out)).collect();
-            return self.stores.run(&mut moves, |place| self.regions.address(place));
-        }
-        if let [(place, out)] = parts {
-            return self.session.read(self.regions.address(*place), out);
-        }
-        let mut there: SmallVec<[(RemoteAddr, &mut [u8]); LIST]> = SmallVec::new();
-        there.extend(parts.iter_mut().map(|(place, out)| (self.regions.address(*place), &mut **out)));
-        self.session.read_vectored(&mut there)
-    }
-
-    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
-        if ops.iter().any(|op| op.place().store() != 0) {
-            let own = self.move_stored(ops)?;
-            let mut there: SmallVec<[rdmabox::Op<'_>; LIST]> = SmallVec::new();
-            there.extend(own.into_iter().map(|op| self.translate(op)));
-            return if there.is_empty() { Ok(()) } else { self.session.execute(&mut there) };
-        }
-        let first =
-            ops.iter().find_map(|op| if let Op::Write { data, .. } = op { Some(*data) } else { None });
-        let mut there: SmallVec<[rdmabox::Op<'_>; LIST]> = SmallVec::new();
-        there.extend(ops.iter_mut().map(|op| self.translate(op)));
-        with_registration(&self.session, first.unwrap_or(&[]), || self.session.execute(&mut there))
     }
 
     fn has_session_to(&self, store: u16) -> bool {

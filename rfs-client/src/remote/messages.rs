@@ -7,11 +7,11 @@
 use std::{cell::RefCell, fmt};
 
 use rdmabox::{RequestError, trace::Span};
-use rfs_proto::{Attr, Reply, Request, decode_reply, decode_reply_with, encode_request};
+use rfs_proto::{Attr, Growth, Reply, Request, decode_reply, decode_reply_with, encode_request};
 
 use crate::{
     error::ClientError,
-    remote::{CallOptions, Remote, ReplyWait, address::Epoch, idempotent::is_idempotent},
+    remote::{CallOptions, Remote, ReplyWait, address::Epoch},
 };
 
 thread_local! {
@@ -53,6 +53,62 @@ pub(crate) fn call_in(
     let _span = Span::begin("call", || name_of(request).into());
     let options = CallOptions { once: !is_idempotent(request), epoch, ..CallOptions::default() };
     exchange(request, |out, back| remote.call(out, back, options))
+}
+
+/// Returns true if the server may carry the request out any number of times with the same result.
+fn is_idempotent(request: &Request<'_>) -> bool {
+    match request {
+        Request::Attach { .. }
+        | Request::Lookup { .. }
+        | Request::LookupAhead { .. }
+        | Request::GetAttr { .. }
+        | Request::Birth { .. }
+        | Request::Readlink { .. }
+        | Request::Layout { .. }
+        | Request::Allocate { .. }
+        | Request::ReadDir { .. }
+        | Request::StatFs
+        | Request::Stats
+        | Request::GetXattr { .. }
+        | Request::ListXattr { .. }
+        | Request::XattrPart { .. }
+        | Request::TestLock { .. }
+        | Request::Insist { .. }
+        | Request::Recalls { .. }
+        | Request::Grants
+        | Request::Accessed { .. }
+        // The envelope is never put into another envelope.
+        | Request::Once { .. }
+        | Request::Write { growth: Growth::Stay | Growth::Reach, .. }
+        | Request::Verify { .. }
+        | Request::ReturnNames { .. }
+        | Request::ConfirmLocks { .. }
+        | Request::Forget { .. }
+        | Request::HoldPages { .. }
+        | Request::DropPages { .. }
+        | Request::ReachStore { .. }
+        | Request::FenceStore { .. }
+        | Request::Detach => true,
+        Request::SetAttr { .. }
+        | Request::Mknod { .. }
+        | Request::Create { .. }
+        | Request::Tmpfile { .. }
+        | Request::Mkdir { .. }
+        | Request::Symlink { .. }
+        | Request::Link { .. }
+        | Request::Unlink { .. }
+        | Request::Rmdir { .. }
+        | Request::Rename { .. }
+        | Request::Open { .. }
+        | Request::Close { .. }
+        | Request::SetXattr { .. }
+        | Request::RemoveXattr { .. }
+        | Request::Fallocate { .. }
+        | Request::Copy { .. }
+        | Request::Write { growth: Growth::From(_), .. }
+        | Request::Lock { .. }
+        | Request::StopWaiting { .. } => false,
+    }
 }
 
 /// The first word of the message that is written to it. The word ends the writing, which may be

@@ -14,7 +14,7 @@ pub(crate) mod address;
 pub(crate) mod attached_session;
 pub(crate) mod checksums;
 pub(crate) mod clock;
-pub(crate) mod idempotent;
+pub(crate) mod final_loss;
 pub(crate) mod kept;
 pub(crate) mod messages;
 pub(crate) mod operation;
@@ -28,7 +28,7 @@ use rdmabox::{Cancel, Memory, RequestError, Until, stats::Histogram};
 
 use crate::remote::{
     address::{Epoch, Place, Region, RegionBounds},
-    operation::{Op, Transfer},
+    operation::{Access, Op, Transfer},
 };
 
 /// The rules for one call.
@@ -90,9 +90,6 @@ pub struct Status {
     pub latencies: Vec<(&'static str, Histogram)>,
 }
 
-/// Function that hears why no session can follow a lost one.
-pub(crate) type LossWatcher = Box<dyn FnOnce(&str) + Send>;
-
 /// Calls and one-sided operations on one peer. [`rdmabox::Session`] documents each.
 ///
 /// A place of another epoch than that of the session is refused with Disconnected. A remote with a
@@ -128,14 +125,8 @@ pub trait Remote: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Writes independent parts. Returns when all are in place.
-    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError>;
-
-    /// Reads independent parts.
-    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError>;
-
-    /// Executes a list in order.
-    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
+    /// Carries out one-sided steps. Returns when all bytes are in place.
+    fn access(&self, access: &mut Access<'_, '_>) -> Result<(), RequestError>;
 
     /// Returns true if there is a session to a store, so that a transfer there can start without
     /// blocking.
@@ -187,13 +178,29 @@ pub trait Remote: Send + Sync + fmt::Debug {
     /// Returns the state of the remote.
     fn status(&self) -> Status;
 
-    /// Has `hear` run once no session can follow the lost one. A remote with a single session never
-    /// calls it.
-    fn watch_final_loss(&self, _hear: LossWatcher) {}
-
     /// Ends the session.
     fn close(&self) {}
 }
+
+/// The kinds of [`Access`] by name.
+pub(crate) trait RemoteExt: Remote {
+    /// Writes independent parts. Returns when all are in place.
+    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
+        self.access(&mut Access::Write(parts))
+    }
+
+    /// Reads independent parts.
+    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
+        self.access(&mut Access::Read(parts))
+    }
+
+    /// Executes a list in order.
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        self.access(&mut Access::List(ops))
+    }
+}
+
+impl<R: Remote + ?Sized> RemoteExt for R {}
 
 /// A remote region that is mapped in this process.
 #[derive(Clone, Debug)]

@@ -54,6 +54,28 @@ impl Op<'_> {
     }
 }
 
+/// One-sided steps, for which the caller blocks.
+#[derive(Debug)]
+pub enum Access<'a, 'd> {
+    /// Writes independent parts.
+    Write(&'a [(Place, &'d [u8])]),
+    /// Reads independent parts.
+    Read(&'a mut [(Place, &'d mut [u8])]),
+    /// Executes a list in order.
+    List(&'a mut [Op<'d>]),
+}
+
+impl Access<'_, '_> {
+    /// Returns true if all places meet a condition.
+    pub(crate) fn all(&self, condition: impl FnMut(Place) -> bool) -> bool {
+        match self {
+            Access::Write(parts) => parts.iter().map(|(place, _)| *place).all(condition),
+            Access::Read(parts) => parts.iter().map(|(place, _)| *place).all(condition),
+            Access::List(ops) => ops.iter().map(Op::place).all(condition),
+        }
+    }
+}
+
 /// Callback that gets the bytes of a started read.
 pub type ReadDone = Box<dyn FnOnce(Result<&[u8], RequestError>) + Send>;
 

@@ -14,7 +14,7 @@ use rfs_proto::{Attr, Marks, record};
 use crate::{
     error::ClientError,
     remote::{
-        Mapped, Remote,
+        Mapped, Remote, RemoteExt,
         address::{Epoch, Place, Region, RegionBounds},
     },
 };

@@ -12,7 +12,7 @@ use crate::{
     error::ClientError,
     inode::{Inode, size::LookStart, table::InodeTable},
     remote::{
-        Remote,
+        Remote, RemoteExt,
         address::{Epoch, Place},
         operation::{LIST, Op, Ops},
         records::{Glimpse, RawRecord, Records, Seen},

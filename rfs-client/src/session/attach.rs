@@ -159,7 +159,8 @@ impl Client {
             let remote = ReconnectingSession::new(first, &reply.attached, timeout, factory, state);
             let remote = remote.map_err(|_| ClientError::Errno(Errno::EAGAIN))?;
             let client = attached_client(remote.clone(), attach, reply, limits);
-            let client = client.inspect_err(|_| remote.close())?;
+            let mut client = client.inspect_err(|_| remote.close())?;
+            client.final_loss = Some(remote.final_loss());
             let (caching, session) = (Arc::clone(&client.caching), Arc::clone(&client.session));
             remote.set_reclaimer(Box::new(StateReclaimer { caching, session }));
             if let Some((kept, repeated)) = kept {

@@ -14,7 +14,6 @@
 //! One thread makes sessions. Other threads use the current session, and wait at most one
 //! operation timeout for the next. `started`, `slots` and `state` are held briefly, never nested.
 
-pub(crate) mod final_loss;
 mod kept_calls;
 pub(crate) mod reconnect_thread;
 mod remote;
@@ -37,7 +36,6 @@ use rdmabox::{Cancel, RequestError, WcStatus};
 use rfs_proto::{Attached, Identity, SLOTS};
 use rustix::time::{ClockId, clock_gettime};
 
-use final_loss::FinalLoss;
 use reconnect_thread::{Reclaimer, SessionFactory};
 use request_slots::{RequestSlots, SlotSeq};
 
@@ -45,7 +43,9 @@ use crate::{
     remote::kept::{KeptCalls, KeptState, RequestScope},
     remote::{
         Remote,
-        address::{Epoch, Place, Regions},
+        address::{Epoch, Regions},
+        final_loss::FinalLoss,
+        operation::Access,
     },
 };
 
@@ -66,8 +66,8 @@ struct StalePlace;
 
 impl Link {
     /// Checks that all places are of the epoch of this session.
-    fn check(&self, places: impl IntoIterator<Item = Place>) -> Result<(), StalePlace> {
-        if places.into_iter().all(|place| place.epoch == self.epoch) { Ok(()) } else { Err(StalePlace) }
+    fn check(&self, access: &Access<'_, '_>) -> Result<(), StalePlace> {
+        if access.all(|place| place.epoch == self.epoch) { Ok(()) } else { Err(StalePlace) }
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) struct ReconnectingSession {
     repeats: AtomicU64,
     /// Number of reconnects.
     reconnects: AtomicU64,
-    final_loss: FinalLoss,
+    final_loss: Arc<FinalLoss>,
     /// State that outlives this process, if the mount does.
     kept: Option<Arc<KeptState>>,
     own: Weak<ReconnectingSession>,
@@ -188,7 +188,7 @@ impl ReconnectingSession {
             started: Mutex::default(),
             repeats: AtomicU64::new(0),
             reconnects: AtomicU64::new(0),
-            final_loss: FinalLoss::default(),
+            final_loss: Arc::default(),
             kept,
             own: Weak::clone(own),
         });
@@ -205,6 +205,11 @@ impl ReconnectingSession {
     pub(super) fn set_reclaimer(&self, reclaimer: Box<dyn Reclaimer>) {
         // Only the constructor's caller sets it, once.
         let _ = self.reclaimer.set(reclaimer);
+    }
+
+    /// Returns the reason why no session follows, once it is known.
+    pub(super) fn final_loss(&self) -> Arc<FinalLoss> {
+        Arc::clone(&self.final_loss)
     }
 
     /// Returns the session, and waits for one if needed. Fails at `deadline`, or once the session

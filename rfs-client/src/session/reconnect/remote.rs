@@ -15,9 +15,9 @@ use rfs_proto::{Request, encode_request};
 
 use crate::{
     remote::{
-        CallOptions, Epochs, LossWatcher, Remote, ReplyWait, Status,
-        address::{Epoch, Place, Region},
-        operation::{Op, Transfer},
+        CallOptions, Epochs, Remote, ReplyWait, Status,
+        address::{Epoch, Region},
+        operation::{Access, Transfer},
     },
     session::reconnect::{
         AllowedEpoch, Phase, ReconnectingSession, StartedCall, reconnect_thread, request_slots::SlotSeq,
@@ -197,24 +197,10 @@ impl Remote for ReconnectingSession {
         Ok(())
     }
 
-    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
+    fn access(&self, access: &mut Access<'_, '_>) -> Result<(), RequestError> {
         self.repeat_until_done(|link| {
-            link.check(parts.iter().map(|(place, _)| *place))?;
-            Ok(link.remote.write(parts))
-        })
-    }
-
-    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
-        self.repeat_until_done(|link| {
-            link.check(parts.iter().map(|(place, _)| *place))?;
-            Ok(link.remote.read(parts))
-        })
-    }
-
-    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
-        self.repeat_until_done(|link| {
-            link.check(ops.iter().map(Op::place))?;
-            Ok(link.remote.execute(ops))
+            link.check(access)?;
+            Ok(link.remote.access(access))
         })
     }
 
@@ -266,10 +252,6 @@ impl Remote for ReconnectingSession {
         status.final_loss = self.final_loss.reason();
         status.counters.push(("returns", self.reconnects.load(Ordering::Relaxed)));
         status
-    }
-
-    fn watch_final_loss(&self, hear: LossWatcher) {
-        self.final_loss.watch(hear);
     }
 
     fn close(&self) {

@@ -7,9 +7,9 @@ use rfs_proto::{RegionRef, Request, decode_request, encode_request};
 
 use crate::{
     remote::{
-        CallOptions, ReplyWait, Status,
-        address::Region,
-        operation::{Op, Transfer},
+        CallOptions, RemoteExt, ReplyWait, Status,
+        address::{Place, Region},
+        operation::{Access, Op, Transfer},
     },
     session::reconnect::{reconnect_thread::ConnectFailure, *},
 };
@@ -147,10 +147,6 @@ impl Connection {
         }
         Ok(())
     }
-
-    fn record(&self, places: impl IntoIterator<Item = Place>) -> Result<(), RequestError> {
-        self.apply_fate(|| self.server.places.lock().extend(places))
-    }
 }
 
 impl Remote for Connection {
@@ -177,16 +173,13 @@ impl Remote for Connection {
         self.apply_fate(|| {})
     }
 
-    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
-        self.record(parts.iter().map(|(place, _)| *place))
-    }
-
-    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
-        self.record(parts.iter().map(|(place, _)| *place))
-    }
-
-    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
-        self.record(ops.iter().map(Op::place))
+    fn access(&self, access: &mut Access<'_, '_>) -> Result<(), RequestError> {
+        self.apply_fate(|| {
+            access.all(|place| {
+                self.server.places.lock().push(place);
+                true
+            });
+        })
     }
 
     fn status(&self) -> Status {
@@ -450,7 +443,7 @@ fn the_remote_ends_if_the_memory_is_another_one() {
     let server = Arc::new(Server::default());
     let remote = reconnecting(&server);
     let (send, heard) = std::sync::mpsc::channel();
-    remote.watch_final_loss(Box::new(move |reason| send.send(reason.to_owned()).unwrap()));
+    remote.final_loss().watch(Box::new(move |reason| send.send(reason.to_owned()).unwrap()));
     server.empty.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY), Err(RequestError::Disconnected));

@@ -8,8 +8,8 @@ use rdmabox::{Memory, RequestError, Until};
 use crate::{
     remote::{
         CallOptions, Remote, ReplyWait, Status,
-        address::{Place, Region},
-        operation::{Op, Transfer},
+        address::Region,
+        operation::{Access, Transfer},
     },
     tests::fake::Fake,
 };
@@ -147,14 +147,13 @@ impl Remote for Interceptor {
         self.inner.finish_calls()
     }
 
-    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
-        self.intercept(OpKind::Write)?;
-        self.inner.write(parts)
-    }
-
-    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
-        self.intercept(OpKind::Read)?;
-        self.inner.read(parts)
+    fn access(&self, access: &mut Access<'_, '_>) -> Result<(), RequestError> {
+        self.intercept(match access {
+            Access::Write(_) => OpKind::Write,
+            Access::Read(_) => OpKind::Read,
+            Access::List(_) => OpKind::Execute,
+        })?;
+        self.inner.access(access)
     }
 
     fn start(&self, transfers: Vec<Transfer>, until: Option<Until>) {
@@ -163,11 +162,6 @@ impl Remote for Interceptor {
             Some(held) => held.extend(transfers),
             None => self.inner.start(transfers, until),
         }
-    }
-
-    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
-        self.intercept(OpKind::Execute)?;
-        self.inner.execute(ops)
     }
 
     fn map(&self, region: Region) -> Option<(Arc<Memory>, usize)> {

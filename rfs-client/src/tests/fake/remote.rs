@@ -9,7 +9,7 @@ use crate::{
     remote::{
         CallOptions, Remote, ReplyWait, Status,
         address::{Place, Region},
-        operation::Op,
+        operation::{Access, Op},
     },
     tests::fake::Fake,
 };
@@ -40,6 +40,29 @@ impl Remote for Fake {
         self.alive()
     }
 
+    fn access(&self, access: &mut Access<'_, '_>) -> Result<(), RequestError> {
+        match access {
+            Access::Write(parts) => self.write(parts),
+            Access::Read(parts) => self.read(parts),
+            Access::List(ops) => self.execute(ops),
+        }
+    }
+
+    fn map(&self, region: Region) -> Option<(Arc<Memory>, usize)> {
+        self.mapped.then(|| (self.region(region).clone(), 0))
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            is_connected: self.connected.load(Ordering::Relaxed),
+            transport: "a fake".into(),
+            counters: vec![("calls", self.calls())],
+            ..Status::default()
+        }
+    }
+}
+
+impl Fake {
     fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
         self.alive()?;
         for (place, data) in parts {
@@ -75,18 +98,5 @@ impl Remote for Fake {
             }
         }
         Ok(())
-    }
-
-    fn map(&self, region: Region) -> Option<(Arc<Memory>, usize)> {
-        self.mapped.then(|| (self.region(region).clone(), 0))
-    }
-
-    fn status(&self) -> Status {
-        Status {
-            is_connected: self.connected.load(Ordering::Relaxed),
-            transport: "a fake".into(),
-            counters: vec![("calls", self.calls())],
-            ..Status::default()
-        }
     }
 }

@@ -7,7 +7,8 @@ use std::{fmt, mem};
 
 use parking_lot::Mutex;
 
-use crate::remote::LossWatcher;
+/// Function that hears why no session can follow a lost one.
+pub(crate) type LossWatcher = Box<dyn FnOnce(&str) + Send>;
 
 #[derive(Default)]
 struct State {
