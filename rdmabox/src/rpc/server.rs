@@ -10,8 +10,10 @@
 //! Runs on the threads that [`RpcServer::start`] spawns. `spin` is held by the poller.
 //! `endpoints` is not held during a call.
 
+mod answer_counts;
 mod core_avoidance;
 mod deferred_reply;
+mod endpoint;
 mod fetch_endpoint;
 mod poller_handoff;
 mod reply;
@@ -19,7 +21,7 @@ mod reply;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -28,112 +30,25 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 
+pub use self::answer_counts::AnswerCounts;
 pub(crate) use self::deferred_reply::LateReplies;
+pub(crate) use self::endpoint::{Endpoint, Handler, Reason};
 use self::poller_handoff::PollerHandoff;
 pub use self::reply::{Answer, CallError, PendingReply, Reply};
 use self::{
+    answer_counts::AnswerCounters,
     core_avoidance::CoreAvoidance,
-    fetch_endpoint::{FetchState, ServeMessages},
+    endpoint::{FetchState, FollowUp, Role, WorkerState},
+    fetch_endpoint::ServeMessages,
 };
 use super::{
     fetch::{HostSlots, PollTime, SessionPoller},
-    message::{CALL_SLOTS, Header, Kind, LATE_SLOTS, MAX_CALL, Messages, SEND_ID},
+    message::{CALL_SLOTS, LATE_SLOTS, MAX_CALL, Messages, SEND_ID},
 };
 use crate::{
     polling::Spin,
-    stats::Counter,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
 };
-
-/// Receives the calls of a session.
-pub(crate) trait Handler: Send + Sync {
-    /// Answers one call, defers its reply, refuses the call or ends the session.
-    fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError>;
-    /// Ends the session.
-    fn end(&self, reason: Reason<'_>);
-}
-
-/// The reason for which a session's messages end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason<'a> {
-    /// The queue pair is broken, usually because the client has gone.
-    Gone,
-    /// The client sent an invalid message.
-    Misbehaved(&'a str),
-}
-
-/// The purpose of a message queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Calls,
-    /// Deferred replies, and their acknowledgements.
-    LateReplies,
-}
-
-/// One of a session's message queue pairs at the host.
-pub(crate) struct Endpoint {
-    role: Role,
-    messages: Arc<Messages>,
-    handler: Arc<dyn Handler>,
-    late: Arc<LateReplies>,
-    /// Set on a queue pair for calls whose answers are fetched.
-    fetched: Option<FetchState>,
-    /// The session has ended, and nothing is sent any more.
-    over: AtomicBool,
-    answers: Arc<AnswerCounters>,
-}
-
-/// Counters of the answers of a call server.
-#[derive(Debug, Default)]
-struct AnswerCounters {
-    messages: Counter,
-    in_memory: Counter,
-    written: Counter,
-}
-
-/// Counts of the answers that a host has given to calls
-/// ([`HostHandle::answers`](crate::HostHandle::answers)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AnswerCounts {
-    /// Messages that the host has sent: replies, and notes that a reply is deferred or is in
-    /// memory.
-    pub messages: u64,
-    /// Replies that the host has written to its own memory, without a request to a device.
-    pub in_memory: u64,
-    /// Replies that the host has WRITTEN to memory of the client.
-    pub written: u64,
-}
-
-impl std::ops::Add for AnswerCounts {
-    type Output = AnswerCounts;
-
-    fn add(self, other: AnswerCounts) -> AnswerCounts {
-        AnswerCounts {
-            messages: self.messages + other.messages,
-            in_memory: self.in_memory + other.in_memory,
-            written: self.written + other.written,
-        }
-    }
-}
-
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("messages", &self.messages).finish_non_exhaustive()
-    }
-}
-
-impl std::ops::Sub for AnswerCounts {
-    type Output = AnswerCounts;
-
-    fn sub(self, earlier: AnswerCounts) -> AnswerCounts {
-        AnswerCounts {
-            messages: self.messages - earlier.messages,
-            in_memory: self.in_memory - earlier.in_memory,
-            written: self.written - earlier.written,
-        }
-    }
-}
 
 #[derive(Debug)]
 struct Shared {
@@ -269,14 +184,6 @@ impl Drop for RpcServer {
     }
 }
 
-/// Buffers and state of a serving thread.
-#[derive(Debug)]
-pub(crate) struct WorkerState {
-    request: Vec<u8>,
-    reply: Vec<u8>,
-    core_avoidance: CoreAvoidance,
-}
-
 fn serve(shared: &Shared) {
     let (request, reply) = (Vec::with_capacity(MAX_CALL), Vec::with_capacity(MAX_CALL));
     let mut worker = WorkerState { request, reply, core_avoidance: CoreAvoidance::default() };
@@ -308,14 +215,6 @@ fn handle(shared: &Shared, wc: &WorkCompletion, worker: &mut WorkerState) {
         Ok(FollowUp::Poll) => shared.watch.wake(&endpoint),
         Err(reason) => endpoint.handler.end(Reason::Misbehaved(&reason)),
     }
-}
-
-/// The action that follows a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FollowUp {
-    Nothing,
-    /// The client makes calls by fetching: poll its memory.
-    Poll,
 }
 
 /// Takes a relevant completion without blocking, unless another thread is the poller.
@@ -399,117 +298,5 @@ fn poll(shared: &Shared) -> Result<Option<WorkCompletion>, VerbsError> {
         if wc[0].wr_id != SEND_ID || wc[0].status != WcStatus::Success {
             return Ok(Some(wc[0]));
         }
-    }
-}
-
-impl Endpoint {
-    fn answer(self: &Arc<Self>, wc: &WorkCompletion, worker: &mut WorkerState) -> Result<FollowUp, String> {
-        let header = self
-            .messages
-            .header_of(wc)
-            .filter(|header| matches!(header.kind, Kind::Plain | Kind::Ring))
-            .ok_or_else(|| "malformed message: not a call in one of the call slots".to_string())?;
-        self.messages.take(wc, &mut worker.request);
-        self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
-        if header.kind == Kind::Ring {
-            return self.handle_ring(header, worker).map(|()| FollowUp::Poll);
-        }
-        let make_later = || self.deferred_reply(header);
-        let mut reply = Reply::new(&mut worker.reply, &make_later);
-        let refusal = self.call_handler(&worker.request, &mut reply)?;
-        if !reply.is_deferred() {
-            let answer = answer_of(refusal.as_deref(), &reply);
-            self.reply(Header { kind: kind_of(answer), ..Header::plain(header.slot) }, answer.bytes())?;
-            return Ok(FollowUp::Nothing);
-        }
-        self.late.check_limit()?;
-        // A numbered call frees its slot, and waits under its number.
-        if header.number != 0 {
-            self.reply(Header { kind: Kind::Deferred, ..header }, &[])?;
-        }
-        Ok(FollowUp::Nothing)
-    }
-
-    /// Executes a call. Returns the reason if the service refuses it.
-    ///
-    /// # Errors
-    /// The session has to end.
-    fn call_handler(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<Option<String>, String> {
-        match self.handler.call(request, reply) {
-            Ok(()) => Ok(None),
-            Err(CallError::Rejected(reason)) => Ok(Some(reason)),
-            Err(CallError::EndSession(reason)) => Err(reason),
-        }
-    }
-
-    fn reply(&self, header: Header, bytes: &[u8]) -> Result<(), String> {
-        check_length(bytes)?;
-        self.answers.messages.inc();
-        self.messages.send(header, bytes).map(drop).map_err(|e| e.to_string())
-    }
-
-    /// Returns the handle that answers the call with this header.
-    fn deferred_reply(self: &Arc<Self>, header: Header) -> PendingReply {
-        self.late.add_owed();
-        let endpoint: Weak<Endpoint> = Arc::downgrade(self);
-        PendingReply::new(move |answer| {
-            // Without the session no client waits.
-            if let Some(endpoint) = endpoint.upgrade() {
-                endpoint.answer_deferred(header, answer);
-            }
-        })
-    }
-
-    fn answer_deferred(&self, call: Header, answer: Answer<'_>) {
-        let (kind, bytes) = (kind_of(answer), answer.bytes());
-        self.late.settle_owed();
-        let sent = match call.number {
-            // Set before the queue pair is moved to Err. Few replies come in between, and are
-            // discarded here.
-            _ if self.over.load(Ordering::Acquire) => Ok(()),
-            0 => self.reply(Header { kind, ..call }, bytes),
-            number => check_length(bytes).and_then(|()| {
-                self.answers.messages.inc();
-                self.late.send(number, kind, bytes)
-            }),
-        };
-        if let Err(reason) = sent {
-            self.handler.end(Reason::Misbehaved(&reason));
-        }
-    }
-
-    /// Handles the acknowledgement of a deferred reply.
-    fn acknowledge_reply(&self, wc: &WorkCompletion) -> Result<(), String> {
-        let header = self
-            .messages
-            .header_of(wc)
-            .filter(|header| header.kind == Kind::Plain)
-            .ok_or_else(|| "malformed message: not an acknowledgement of a deferred reply".to_string())?;
-        self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
-        self.late.acknowledge(header.slot)
-    }
-}
-
-/// Returns the answer to a call that the service has answered at once.
-fn answer_of<'a>(refusal: Option<&'a str>, reply: &'a [u8]) -> Answer<'a> {
-    match refusal {
-        None => Answer::Reply(reply),
-        Some(reason) => Answer::Rejected(reason),
-    }
-}
-
-/// Returns the kind of the message that carries an answer.
-fn kind_of(answer: Answer<'_>) -> Kind {
-    match answer {
-        Answer::Reply(_) => Kind::Plain,
-        Answer::Rejected(_) => Kind::Rejected,
-        Answer::Dropped => Kind::Unanswered,
-    }
-}
-
-fn check_length(reply: &[u8]) -> Result<(), String> {
-    match reply.len() > MAX_CALL {
-        false => Ok(()),
-        true => Err(format!("a reply of {} bytes, the limit is {MAX_CALL}", reply.len())),
     }
 }

@@ -13,6 +13,8 @@
 //! Called from any thread. Lock order: `queue`, then the state of a call or `RpcClient::free`.
 //! Wakers are run without locks.
 
+mod call_state;
+
 use std::{
     collections::VecDeque,
     sync::{
@@ -26,11 +28,14 @@ use std::{
 
 use parking_lot::Mutex;
 
+pub(crate) use call_state::CallState;
+use call_state::Waiter;
+
 use super::{Owner, RpcClient, check_length};
 use crate::{
     error::RequestError,
     rpc::message::{CALL_SLOTS, Header, MAX_WAITING},
-    runtime::{CqSource, CqUser, CqWaiter, Interruption, WaitOutcome, as_callback},
+    runtime::{CqSource, CqUser, CqWaiter, Interruption, WaitOutcome},
     verbs::{VerbsError, WorkCompletion},
 };
 
@@ -38,158 +43,6 @@ use crate::{
 const MAX_SENT: usize = CALL_SLOTS / 2;
 /// Slots that pending calls leave to other calls.
 const SPARED_SLOTS: usize = CALL_SLOTS / 4;
-
-/// The party that is notified of the end.
-#[derive(Debug)]
-enum Waiter {
-    Unset,
-    Thread(Thread),
-    Task(Waker),
-}
-
-impl Waiter {
-    fn notify(self) {
-        match self {
-            Waiter::Unset => {}
-            Waiter::Thread(thread) if thread.id() == thread::current().id() => {}
-            Waiter::Thread(thread) => thread.unpark(),
-            // A waker runs executor code, possibly the task itself, so it counts as a callback.
-            Waiter::Task(waker) => as_callback(|| waker.wake()),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Phase {
-    /// Has the request.
-    Queued(Vec<u8>),
-    Sent,
-    Done(Result<Vec<u8>, RequestError>),
-    /// The owner has the outcome, or has dropped the call.
-    Over,
-}
-
-#[derive(Debug)]
-struct State {
-    phase: Phase,
-    waiter: Waiter,
-}
-
-/// The state of a pending call, shared by its owner and the thread that finds its reply.
-#[derive(Debug)]
-pub(crate) struct CallState {
-    state: Mutex<State>,
-    /// True in the phases `Done` and `Over`, readable without the lock.
-    done: AtomicBool,
-    began: Instant,
-    timeout: Duration,
-}
-
-impl CallState {
-    pub(crate) fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire)
-    }
-
-    /// Returns the time at which the call is overdue.
-    pub(crate) fn due(&self) -> Instant {
-        self.began + self.timeout
-    }
-
-    /// Returns the outcome, if there is one. Otherwise `waker` is woken at the end.
-    ///
-    /// # Panics
-    /// If the outcome was returned before.
-    fn poll(&self, waker: &Waker) -> Poll<Result<Vec<u8>, RequestError>> {
-        let mut state = self.state.lock();
-        if let Some(outcome) = state.take_outcome() {
-            return Poll::Ready(outcome);
-        }
-        let old = match &state.waiter {
-            Waiter::Task(old) if old.will_wake(waker) => Waiter::Unset,
-            _ => std::mem::replace(&mut state.waiter, Waiter::Task(waker.clone())),
-        };
-        drop(state);
-        // The drop of a waker is executor code.
-        drop(old);
-        Poll::Pending
-    }
-
-    /// Returns the outcome, if there is one.
-    ///
-    /// # Panics
-    /// If the outcome was returned before.
-    pub(crate) fn outcome(&self) -> Option<Result<Vec<u8>, RequestError>> {
-        self.state.lock().take_outcome()
-    }
-
-    /// Makes the calling thread the waiter, or removes the waiter.
-    pub(crate) fn set_waiting(&self, waits: bool) {
-        let waiter = if waits { Waiter::Thread(thread::current()) } else { Waiter::Unset };
-        let old = std::mem::replace(&mut self.state.lock().waiter, waiter);
-        drop(old);
-    }
-
-    /// Takes the request of a queued call, which is about to be sent. Returns `None` if it was
-    /// dropped.
-    fn begin(&self) -> Option<Vec<u8>> {
-        let mut state = self.state.lock();
-        match std::mem::replace(&mut state.phase, Phase::Sent) {
-            Phase::Queued(request) => Some(request),
-            other => {
-                state.phase = other;
-                None
-            }
-        }
-    }
-
-    /// Ends the call, which is overdue. It is still queued or in its slot, and leaves it as the
-    /// session fails.
-    /// Returns false if it has ended in time. A call that was dropped after it was sent has not.
-    fn time_out(&self) -> bool {
-        if matches!(self.state.lock().phase, Phase::Done(_)) {
-            return false;
-        }
-        log::warn!("the host has not answered a call within {:?}: closing the session", self.timeout);
-        self.end(Err(RequestError::Timeout(self.timeout))).notify();
-        true
-    }
-
-    /// Ends the call, unless it has ended. Returns the waiter to notify.
-    fn end(&self, outcome: Result<Vec<u8>, RequestError>) -> Waiter {
-        let mut state = self.state.lock();
-        if matches!(state.phase, Phase::Done(_) | Phase::Over) {
-            return Waiter::Unset;
-        }
-        state.phase = Phase::Done(outcome);
-        self.done.store(true, Ordering::Release);
-        std::mem::replace(&mut state.waiter, Waiter::Unset)
-    }
-}
-
-impl State {
-    fn take_outcome(&mut self) -> Option<Result<Vec<u8>, RequestError>> {
-        match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Done(outcome) => Some(outcome),
-            Phase::Over => panic!("the outcome of a call is given once"),
-            other => {
-                self.phase = other;
-                None
-            }
-        }
-    }
-}
-
-impl CqWaiter for CallState {
-    fn is_settled_on(&self, _: usize) -> bool {
-        self.is_done()
-    }
-
-    fn wake(&self) {
-        if let Waiter::Thread(thread) = &self.state.lock().waiter {
-            thread.unpark();
-        }
-    }
-}
 
 /// Calls that wait for a slot.
 #[derive(Debug, Default)]
@@ -261,12 +114,7 @@ impl RpcClient {
     /// Begins a call that the owner of the returned state polls or waits for. Never blocks.
     pub(crate) fn begin_pending(self: &Arc<Self>, request: Vec<u8>, timeout: Duration) -> Arc<CallState> {
         let length = check_length(&request);
-        let call = Arc::new(CallState {
-            state: Mutex::new(State { phase: Phase::Queued(request), waiter: Waiter::Unset }),
-            done: AtomicBool::new(false),
-            began: Instant::now(),
-            timeout,
-        });
+        let call = Arc::new(CallState::queued(request, timeout));
         if let Err(e) = length.and_then(|()| self.enqueue(&call)) {
             self.stats.errors.inc();
             // It has no waiter yet.
@@ -368,7 +216,7 @@ impl RpcClient {
     /// Ends the call in a slot, and returns the slot. The slot has the reply, if there is one.
     pub(super) fn finish_pending(&self, slot: usize, call: &CallState, result: Result<(), RequestError>) {
         if result.is_ok() {
-            self.stats.call_latency.record(call.began.elapsed());
+            self.stats.call_latency.record(call.age());
         } else {
             self.stats.errors.inc();
         }
@@ -401,12 +249,7 @@ impl RpcClient {
 
     /// Drops a call: it is not sent if it is still queued, and its reply is not kept.
     pub(crate) fn cancel_pending(&self, call: &CallState) {
-        let mut state = call.state.lock();
-        let phase = std::mem::replace(&mut state.phase, Phase::Over);
-        let waiter = std::mem::replace(&mut state.waiter, Waiter::Unset);
-        call.done.store(true, Ordering::Release);
-        drop(state);
-        drop((phase, waiter));
+        call.cancel();
     }
 
     /// Returns the outcome of a call, if there is one. Otherwise `waker` is woken at the end.

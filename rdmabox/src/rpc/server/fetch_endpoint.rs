@@ -9,33 +9,19 @@ use std::{
 };
 
 use super::{
-    Endpoint, Reason, Shared, WorkerState, answer_of, check_length, handle, kind_of,
+    Shared,
+    endpoint::{Endpoint, FetchState, Reason, WorkerState, answer_of, check_length, kind_of},
+    handle,
     reply::{Answer, PendingReply, Reply},
     try_next,
 };
 use crate::{
     rpc::{
-        fetch::{
-            AnswerWay, BetweenRounds, HostSlots, Kind as AnswerKind, PollState, PollTime, PolledSession,
-            RingAction,
-        },
+        fetch::{AnswerWay, BetweenRounds, Kind as AnswerKind, PollState, PolledSession, RingAction},
         message::{CALL_SLOTS, Header, Kind},
     },
     verbs::WorkCompletion,
 };
-
-/// Fetch state of a session.
-#[derive(Debug)]
-pub(super) struct FetchState {
-    pub(super) slots: Arc<HostSlots>,
-    poll_state: PollState,
-}
-
-impl FetchState {
-    pub(super) fn new(slots: Arc<HostSlots>, poll_time: PollTime) -> FetchState {
-        FetchState { slots, poll_state: PollState::new(poll_time) }
-    }
-}
 
 impl Endpoint {
     /// Handles a ring for a call that the host has not seen, or that takes long.

@@ -1,6 +1,9 @@
 //! Descriptions of devices and ports as plain data.
 
-use super::decode::{AtomicCap, Gid, GidType, Guid, LinkLayer, NodeType, PortState, Transport};
+use super::{
+    decode::{AtomicCap, LinkLayer, NodeType, PortState, Transport},
+    gid::{Gid, GidType, Guid},
+};
 use crate::{provider::ibverbs::error::IbverbsError, verbs::DeviceAttr};
 
 /// A device of this machine.

@@ -6,7 +6,8 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::{
-    decode::{Gid, GidType, LinkLayer, PortState, Transport},
+    decode::{LinkLayer, PortState, Transport},
+    gid::{Gid, GidType},
     info::{DeviceDetails, DeviceInfo, GidEntry, PortInfo},
 };
 use crate::provider::rdma_options::{RdmaError, RdmaOptions};
@@ -135,7 +136,10 @@ mod tests {
     use super::*;
     use crate::{
         provider::ibverbs::{
-            discovery::decode::{AtomicCap, Guid, NodeType},
+            discovery::{
+                decode::{AtomicCap, NodeType},
+                gid::Guid,
+            },
             error::IbverbsError,
         },
         verbs::DeviceAttr,

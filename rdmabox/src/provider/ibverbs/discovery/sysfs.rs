@@ -5,7 +5,7 @@
 
 use std::{fs, path::Path};
 
-use super::decode::GidType;
+use super::gid::GidType;
 
 /// Directory in which the kernel lists its RDMA devices.
 pub(crate) const CLASS: &str = "/sys/class/infiniband";
