@@ -6,6 +6,7 @@
 //! # Concurrency
 //! See the modules.
 
+mod address;
 mod conversation;
 mod memory;
 mod protocol;
@@ -13,6 +14,7 @@ mod room;
 mod server;
 mod socket;
 
+pub use address::{NbdAddress, ParseNbdAddressError};
 pub use conversation::{Conversation, Effect, Step};
 pub use protocol::NbdError;
-pub use server::{NbdAddress, NbdServer, NbdServerError, ParseNbdAddressError};
+pub use server::{NbdServer, NbdServerError};

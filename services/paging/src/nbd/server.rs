@@ -6,11 +6,8 @@
 //! the list of connections is a leaf.
 
 use std::{
-    fmt,
     io::{self, Read, Write},
     net::{TcpListener, ToSocketAddrs},
-    path::PathBuf,
-    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -22,6 +19,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
+    address::NbdAddress,
     conversation::{Conversation, Effect},
     memory::{Scratch, SharedMemory},
     protocol::NbdError,
@@ -42,20 +40,6 @@ const PAYLOAD_TIMEOUT: Duration = Duration::from_secs(10);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause after an error of accept, for example if there are no descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Where an NBD server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NbdAddress {
-    /// A Unix socket, which only its user and root may use.
-    Unix(PathBuf),
-    /// A loopback address and a port. Every program of this machine can connect.
-    Tcp(String),
-}
-
-/// A text is no [`NbdAddress`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is neither unix:/PATH nor HOST:PORT")]
-pub struct ParseNbdAddressError(String);
 
 /// Why a server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -301,43 +285,4 @@ fn is_done(outcome: io::Result<()>) -> bool {
         log::error!("an access to paged memory failed: {error}");
     }
     outcome.is_ok()
-}
-
-impl fmt::Display for NbdAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NbdAddress::Unix(path) => write!(f, "unix:{}", path.display()),
-            NbdAddress::Tcp(address) => f.write_str(address),
-        }
-    }
-}
-
-impl FromStr for NbdAddress {
-    type Err = ParseNbdAddressError;
-
-    /// Parses `unix:/PATH` or `HOST:PORT`.
-    fn from_str(text: &str) -> Result<NbdAddress, ParseNbdAddressError> {
-        let wrong = || ParseNbdAddressError(text.to_owned());
-        if let Some(path) = text.strip_prefix("unix:") {
-            return path.starts_with('/').then(|| NbdAddress::Unix(path.into())).ok_or_else(wrong);
-        }
-        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let is_valid = !host.is_empty() && port.parse::<u16>().is_ok();
-        is_valid.then(|| NbdAddress::Tcp(text.to_owned())).ok_or_else(wrong)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_round_trip() {
-        for text in ["unix:/run/nbd.sock", "127.0.0.1:10809", "localhost:0", "[::1]:10809"] {
-            assert_eq!(text.parse::<NbdAddress>().expect("an address").to_string(), text);
-        }
-        for wrong in ["", "unix:", "unix:x", "10809", ":10809", "localhost:", "localhost:65536"] {
-            assert!(wrong.parse::<NbdAddress>().is_err(), "{wrong}");
-        }
-    }
 }
