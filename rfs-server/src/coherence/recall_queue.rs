@@ -7,18 +7,17 @@
 //! # Concurrency
 //! None; one lock protects this and `held_replies`. The caller passes the time.
 
+mod queue;
+
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     time::{Duration, Instant},
 };
 
-use rfs_proto::{MAX_MESSAGE, Recall, Recalls};
+use rfs_proto::{Recall, Recalls};
 use seeded_faults::seeded;
 
-/// Upper bound of a recall's bytes in a message, without a name.
-const RECALL_BYTES: usize = 24;
-/// Upper bound of the other bytes of the reply.
-const REPLY_BYTES: usize = 32;
+use queue::{Queue, is_awaited};
 
 /// Upper bound of reply numbers that a session can have seen; no server sends as many replies.
 const MOST_ADOPTED: u64 = u64::MAX / 2;
@@ -35,76 +34,6 @@ pub struct Need {
 /// The session acknowledged a reply that it was not sent, or does not cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown;
-
-#[derive(Debug)]
-struct Queue<A> {
-    /// Recalls that are not acknowledged. Each has the time since which a request waits for it;
-    /// `None` if no request does.
-    recalls: VecDeque<(Recall, Option<Instant>)>,
-    /// Position of the first of `recalls`.
-    first: u64,
-    /// Number of `recalls` in the last reply; 0 if that is acknowledged.
-    sent: usize,
-    /// Number of the last reply.
-    number: u64,
-    /// Earlier replies came from another server: the session's first acknowledgement sets `number`.
-    adopts: bool,
-    /// The session has a connection. False from the end of one until the session asks for recalls
-    /// again.
-    is_connected: bool,
-    /// The request for recalls that waits for a reply.
-    asker: Option<A>,
-}
-
-impl<A> Queue<A> {
-    /// Returns the time since which a request waits for a recall. No request waits for
-    /// [`Recall::Unlinked`], so a mount that is away for a time keeps its session.
-    fn oldest_awaited(&self) -> Option<Instant> {
-        self.recalls.iter().filter_map(|&(_, since)| since).min()
-    }
-
-    /// Records that a request waits for a recall from now on, and so for all before it.
-    fn wait_for(&mut self, at: usize, now: Instant) {
-        for (recall, since) in self.recalls.iter_mut().take(at + 1) {
-            if is_awaited(recall) {
-                since.get_or_insert(now);
-            }
-        }
-    }
-
-    /// Returns the next reply, if there are recalls and the last reply is acknowledged.
-    fn next(&mut self) -> Option<Recalls> {
-        if self.sent > 0 || self.recalls.is_empty() {
-            return None;
-        }
-        let mut bytes = REPLY_BYTES;
-        let fitting = self.recalls.iter().take_while(|(recall, _)| {
-            bytes += RECALL_BYTES
-                + match recall {
-                    Recall::Name { name, .. } => name.len(),
-                    Recall::Names { .. }
-                    | Recall::Attr { .. }
-                    | Recall::Pages { .. }
-                    | Recall::Owner { .. }
-                    | Recall::Unlinked { .. }
-                    | Recall::Written { .. }
-                    | Recall::Layout { .. }
-                    | Recall::Locks { .. }
-                    | Recall::All => 0,
-                };
-            bytes <= MAX_MESSAGE
-        });
-        let recalls: Vec<Recall> = fitting.map(|(recall, _)| recall.clone()).collect();
-        self.sent = recalls.len();
-        self.number += 1;
-        Some(Recalls { number: self.number, recalls })
-    }
-}
-
-/// Returns true if the session is given up when it does not acknowledge the recall.
-fn is_awaited(recall: &Recall) -> bool {
-    !matches!(recall, Recall::Unlinked { .. })
-}
 
 /// Recall queues of all sessions that cache. `A` is the destination of a deferred reply.
 #[derive(Debug)]
@@ -327,6 +256,7 @@ impl<A> Queues<A> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rfs_proto::MAX_MESSAGE;
 
     use super::*;
 

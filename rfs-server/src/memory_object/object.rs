@@ -4,6 +4,9 @@
 //! The main thread calls it at start and stop; `flock` on the directory excludes other servers
 //! until the process ends.
 
+mod error;
+mod store;
+
 use std::{
     fs::{self, File, OpenOptions},
     io,
@@ -15,17 +18,20 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{Memory, MemoryError};
 use rfs_proto::{checksum, record};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::OFlags;
+
+pub use error::ObjectError;
+use error::{os, ownership};
+pub use store::ObjectStore;
+pub(crate) use store::{file_name, lock_directory, make_directory};
 
 use super::{
     header::{Header, HeaderError, HeaderNumber, PAGE, Shape},
-    log::{Log, LogError},
+    log::Log,
     op::Op,
-    ownership::{self, OwnershipError},
-    previous_clients::PreviousClients,
+    ownership::{self},
     replay::State,
     reservation,
-    tethers::Tethers,
 };
 use crate::space::{nonzero_bitmap::NonzeroBitmap, quarantine::ABANDONED_SESSIONS};
 
@@ -33,248 +39,6 @@ const STATE: &str = "state";
 const ARENA: &str = "arena";
 const TABLE: &str = "table";
 const SUMS: &str = "sums";
-
-/// Reason why a memory object cannot be used. The object is unchanged.
-#[derive(Debug, thiserror::Error)]
-pub enum ObjectError {
-    /// A system call failed.
-    #[error("{path}: {what}: {source}", path = .path.display())]
-    Os {
-        /// The file or directory.
-        path: PathBuf,
-        /// The call.
-        what: &'static str,
-        /// Its error.
-        source: io::Error,
-    },
-    /// Other users can change the file.
-    #[error("{path}: {source}", path = .path.display())]
-    Ownership {
-        /// The file or directory.
-        path: PathBuf,
-        /// The reason.
-        source: OwnershipError,
-    },
-    /// Another server uses the directory.
-    #[error("{path}: another server uses this directory", path = .path.display())]
-    Busy {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// The object has another largest size or number of inodes, or differs in checksums.
-    #[error(
-        "{path}: made with other options: use --memory {arena} --inodes {}{} as before, or --memory SIZE --max-memory \
-         {arena} with a smaller size (or the same of --export), or delete {path} (loses its files)",
-        .there.inodes, checksums(.there), arena = .there.arena, path = .path.display()
-    )]
-    Shape {
-        /// The directory of the object.
-        path: PathBuf,
-        /// The shape of the object.
-        there: Shape,
-        /// The shape that the options ask for.
-        asked: Shape,
-    },
-    /// The state file has no valid header.
-    #[error("{path}: {source}{}", step_of(source, path), path = .path.display())]
-    Header {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: HeaderError,
-    },
-    /// The length of a file differs from the length that the header implies.
-    #[error("{path}: it is damaged: {there} bytes, not {expected}{}", start_anew(path), path = .path.display())]
-    Length {
-        /// The file.
-        path: PathBuf,
-        /// Its length in bytes.
-        there: u64,
-        /// The length that the header implies.
-        expected: u64,
-    },
-    /// The log cannot be read.
-    #[error("{path}: {source}{}", start_anew(path), path = .path.display())]
-    Log {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: LogError,
-    },
-    /// A file cannot be mapped.
-    #[error("{path}: {source}", path = .path.display())]
-    Memory {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: MemoryError,
-    },
-}
-
-/// Returns the end of a message about a damaged file: the next step.
-fn start_anew(path: &Path) -> String {
-    let dir = path.parent().unwrap_or(path).display();
-    format!(": move {dir} away to start empty, or from the newest snapshot (--persist)")
-}
-
-/// Returns the end of a message about a header.
-fn step_of(source: &HeaderError, path: &Path) -> String {
-    match source {
-        HeaderError::Foreign | HeaderError::Damaged => start_anew(path),
-        HeaderError::Version(_) => ": start a server of that version".into(),
-    }
-}
-
-/// Returns the part of the error message about checksums.
-fn checksums(shape: &Shape) -> &'static str {
-    if shape.checked { " --checksum" } else { ", without --checksum," }
-}
-
-fn os(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> ObjectError {
-    move |source| ObjectError::Os { path: path.to_owned(), what, source }
-}
-
-fn ownership(path: &Path) -> impl FnOnce(OwnershipError) -> ObjectError {
-    move |source| ObjectError::Ownership { path: path.to_owned(), source }
-}
-
-/// The locked directory with the objects of a server's exports.
-#[derive(Debug)]
-pub struct ObjectStore {
-    path: PathBuf,
-    /// Objects that this server has made. They go with a start that is refused.
-    made: Mutex<Vec<PathBuf>>,
-    /// Dropped before the lock, unless the host still uses it.
-    tethers: Arc<Tethers>,
-    previous_clients: Arc<PreviousClients>,
-    _lock: File,
-}
-
-impl ObjectStore {
-    /// Locks a directory. Creates it with mode 0700 if only its last component is missing.
-    pub fn open(path: &Path) -> Result<ObjectStore, ObjectError> {
-        let lock = lock_directory(path)?;
-        let (tethers, previous_clients) =
-            Tethers::make(path).map_err(os(path, "creating the tethers of clients"))?;
-        Ok(ObjectStore {
-            path: path.to_owned(),
-            made: Mutex::default(),
-            tethers: Arc::new(tethers),
-            previous_clients: Arc::new(previous_clients),
-            _lock: lock,
-        })
-    }
-
-    /// Returns the directory.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the tethers of the clients that map memory.
-    pub fn tethers(&self) -> &Arc<Tethers> {
-        &self.tethers
-    }
-
-    /// Returns the clients of previous servers that may still write.
-    pub fn previous_clients(&self) -> &Arc<PreviousClients> {
-        &self.previous_clients
-    }
-
-    /// Returns the object of an export; creates it if it is missing. An object that no server has
-    /// started with is created again, because its initial contents may be incomplete.
-    pub fn object(&self, export: &str, shape: Shape) -> Result<Object, ObjectError> {
-        let path = self.path.join(file_name(export));
-        // A dangling symbolic link exists, too.
-        if path.is_symlink() || path.try_exists().map_err(os(&path, "stat"))? {
-            ownership::open_directory(&path).map_err(ownership(&path))?;
-            // With other options than these, too.
-            if !is_unused(&path) {
-                return Object::open(path, shape);
-            }
-            fs::remove_dir_all(&path).map_err(os(&path, "rmdir"))?;
-        }
-        make(&path, shape)?;
-        self.made.lock().push(path.clone());
-        Object::open(path, shape)
-    }
-
-    /// Keeps the objects that this server has made: clients may use them from now on.
-    pub fn keep(&self) {
-        self.made.lock().clear();
-    }
-
-    /// Returns the names of the directories of objects that a server has started with, sorted.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
-    pub fn names(&self) -> Result<Vec<String>, ObjectError> {
-        let listed = fs::read_dir(&self.path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let entries = listed.map_err(os(&self.path, "readdir"))?;
-        let mut names: Vec<String> = entries
-            .into_iter()
-            // Names with a dot belong to no export.
-            .filter_map(|entry| entry.file_name().into_string().ok().filter(|name| !name.contains('.')))
-            // A directory of another use has no state: lost+found, for example.
-            .filter(|name| self.path.join(name).join(STATE).exists())
-            .filter(|name| !is_unused(&self.path.join(name)))
-            .collect();
-        names.sort_unstable();
-        Ok(names)
-    }
-}
-
-impl Drop for ObjectStore {
-    /// Removes the objects of a start that was refused. The directory is still locked.
-    fn drop(&mut self) {
-        for path in self.made.lock().drain(..) {
-            match fs::remove_dir_all(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    log::warn!("{}: cannot remove the unused memory object: {e}", path.display());
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-/// Returns true if no server has started with the object in a directory. Returns false if that
-/// cannot be told.
-fn is_unused(path: &Path) -> bool {
-    let state = path.join(STATE);
-    let Ok(file) = ownership::open_file(&state, OFlags::RDWR) else { return false };
-    if !file.metadata().is_ok_and(|meta| meta.len() >= PAGE as u64) {
-        return false;
-    }
-    let Ok(state) = Memory::of_file(file) else { return false };
-    Header::is_unused(&state)
-}
-
-/// Creates a directory with mode 0700 if only its last component is missing.
-pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
-}
-
-/// Locks a directory against other servers until the returned file is closed. Creates the directory
-/// with mode 0700 if only its last component is missing.
-pub(crate) fn lock_directory(path: &Path) -> Result<File, ObjectError> {
-    make_directory(path).map_err(os(path, "mkdir"))?;
-    let lock = ownership::open_directory(path).map_err(ownership(path))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(ObjectError::Busy { path: path.to_owned() }),
-        Err(e) => Err(os(path, "flock")(e.into())),
-    }
-}
-
-/// Returns an export's name as a directory name: escapes characters that file names cannot have, or
-/// that have a meaning in this directory.
-pub(crate) fn file_name(export: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
-    export.chars().map(|c| if plain(c) { c.to_string() } else { format!("%{:x}", u32::from(c)) }).collect()
-}
 
 /// Returns the name and the length in bytes of each file.
 fn lengths(shape: Shape, segment: u64) -> impl Iterator<Item = (&'static str, u64)> {

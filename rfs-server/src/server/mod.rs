@@ -12,18 +12,15 @@ mod error;
 mod export_builder;
 pub mod export_config;
 mod log_compactor;
-mod new_directories;
 pub mod prefault;
 mod recall_timeout;
 mod running_export;
+mod startup;
 pub mod status;
 pub mod stores;
 
 use std::{
     collections::HashMap,
-    fs::DirBuilder,
-    io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool, mpsc},
     thread,
@@ -32,8 +29,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Address, Domain, Host, HostError, HostHandle, KeyFileError, Limits,
-    memory::{MemoryBound, available_memory},
+    Address, HostHandle, KeyFileError,
     tls::{TlsError, TlsServer},
 };
 use rfs_proto::{ServerStats, StatFs};
@@ -41,37 +37,34 @@ use rfs_proto::{ServerStats, StatFs};
 use crate::{
     coherence::alarm::Alarm,
     dispatch::stats,
-    memory_object::{
-        object::{Object, ObjectStore, file_name},
-        ownership::{self, OwnershipError},
-        previous_clients::PreviousClients,
-    },
+    memory_object::object::ObjectStore,
     service::{
         FileService,
         keys::{self, Keys},
         session_reaper::{ReaperSignal, SessionReaper},
     },
-    session::access_mode::AccessMode,
     snapshots::{
-        directory::{SnapshotDirectory, Snapshots},
+        directory::SnapshotDirectory,
         record::SnapshotRecord,
         snapshotter::{Job, Snapshotter},
     },
 };
 pub use config::Config;
 pub use error::{ResizeError, ShutdownError, StartError};
-use export_builder::{BuiltExport, Sources, reserve};
+use export_builder::{BuiltExport, Sources};
 pub use export_config::ExportConfig;
-use new_directories::NewDirectories;
 pub use prefault::Prefault;
 use recall_timeout::RecallTimeout;
-use running_export::{Export, check_limits, differ_in_sizes_only, resize_one};
+use running_export::{Export, differ_in_sizes_only, resize_one};
+pub(crate) use startup::directories::check_memory;
+use startup::{
+    directories::{open_directories, open_sources},
+    host::{configure_host, keyed_domains, make_socket_directories, secure_host},
+    new_directories::NewDirectories,
+};
 use status::ObservedExport;
 pub use status::{PoolStatus, ServerStatus, StatusSource};
 use stores::{PoolStores, StoresError};
-
-/// Memory object and snapshots of an export, if there are any.
-type ExportSource = (Option<Arc<Object>>, Option<Snapshots>);
 
 /// A running server.
 #[derive(Debug)]
@@ -362,113 +355,6 @@ fn join_stores(config: &Config) -> Result<Option<Arc<PoolStores>>, StoresError> 
     Ok(Some(Arc::new(PoolStores::join(stores, &config.listen)?)))
 }
 
-/// Returns a host with the configured options, and the clients of previous servers.
-fn configure_host(
-    config: &Config,
-    store: Option<&ObjectStore>,
-) -> Result<(Host, Arc<PreviousClients>), StartError> {
-    let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing).engine_look(config.look);
-    let host = host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
-    let mut limits = Limits::default();
-    limits.sessions_per_key = config.sessions_per_key;
-    let host = host.limits(limits).socket_permissions(config.socket.mode, config.socket.group);
-    Ok(match store {
-        Some(store) => {
-            let tethers = Arc::clone(store.tethers());
-            let host = host.tether(move |process| tethers.descriptor(process.as_ref()));
-            (host, Arc::clone(store.previous_clients()))
-        }
-        None => (host, Arc::default()),
-    })
-}
-
-/// Makes the host ask for keys and speak TLS, if there are keys and certificates.
-fn secure_host(host: Host, keys: Option<&Arc<Keys>>, tls: Option<&Arc<TlsServer>>) -> Host {
-    let host = match keys {
-        Some(keys) => host.keys(Arc::<Keys>::clone(keys)),
-        None => host,
-    };
-    match tls {
-        Some(tls) => host.tls(Arc::clone(tls)),
-        None => host,
-    }
-}
-
-/// Returns a domain for each access right of a key.
-fn keyed_domains(host: &Host) -> Result<HashMap<AccessMode, Domain>, HostError> {
-    let rights = [AccessMode::Read, AccessMode::Write].into_iter();
-    rights.map(|rights| host.domain().map(|domain| (rights, domain))).collect()
-}
-
-/// Opens the directories of memory objects and of snapshots, and checks that they fit the exports.
-/// Checks that there is enough memory for all that is in no memory object.
-fn open_directories(
-    config: &Config,
-    asked: &[&str],
-) -> Result<(Option<ObjectStore>, Option<SnapshotDirectory>), StartError> {
-    let store = config.memory_dir.as_deref().map(ObjectStore::open).transpose()?;
-    check_memory(config, available_memory())?;
-    let largest = config.exports().iter().map(ExportConfig::arena_len).max().unwrap_or_default();
-    check_limits(largest).map_err(|bound| StartError::NotEnough { asked: largest, bound })?;
-    let open = |persist: &config::Persist| SnapshotDirectory::open(&persist.dir);
-    let snapshots = config.persist.as_ref().map(open).transpose()?;
-    check_names(config, asked, (store.as_ref(), snapshots.as_ref()))?;
-    Ok((store, snapshots))
-}
-
-/// Checks that the names of exports are no misspelt names of exports in the directories. A new name
-/// is refused if a directory has another one that is not asked for.
-fn check_names(
-    config: &Config,
-    asked: &[&str],
-    (store, snapshots): (Option<&ObjectStore>, Option<&SnapshotDirectory>),
-) -> Result<(), StartError> {
-    let check = |option, path: Option<&PathBuf>, there: Vec<String>| {
-        let is_there = |name: &&&str| there.contains(&file_name(name));
-        let is_asked = |name: &String| asked.iter().any(|asked| file_name(asked) == *name);
-        let missing = asked.iter().find(|name| !is_there(name)).map(|name| (*name).to_owned());
-        let left: Vec<String> = there.iter().filter(|name| !is_asked(name)).cloned().collect();
-        match (missing, path) {
-            (Some(missing), Some(path)) if !left.is_empty() => {
-                Err(StartError::OtherNames { option, path: path.clone(), missing, there: left })
-            }
-            _ => {
-                let unserved = |name| log::warn!("{option}: the export {name:?} is there, and not served");
-                left.iter().for_each(unserved);
-                Ok(())
-            }
-        }
-    };
-    let objects = store.map(ObjectStore::names).transpose()?.unwrap_or_default();
-    check("--memory-dir", config.memory_dir.as_ref(), objects)?;
-    let snapshots = snapshots.map(SnapshotDirectory::names).transpose()?.unwrap_or_default();
-    check("--persist", config.persist.as_ref().map(|persist| &persist.dir), snapshots)
-}
-
-/// Opens or creates the memory objects of all exports, and opens their snapshots. Also reserves the
-/// space of the objects, because a restored snapshot writes to it.
-fn open_sources(
-    config: &Config,
-    exports: &[ExportConfig],
-    store: Option<&ObjectStore>,
-    directory: Option<&SnapshotDirectory>,
-) -> Result<Vec<ExportSource>, StartError> {
-    let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
-    let mut found = Vec::new();
-    for export in exports {
-        let snapshots = directory.map(|directory| directory.export(&export.name, keep));
-        let object =
-            store.map(|store| store.object(&export.name, export.shape(config.checksum)).map(Arc::new));
-        found.push((object.transpose()?, snapshots.transpose()?));
-    }
-    if let Some(path) = &config.memory_dir {
-        let objects = found.iter().zip(exports);
-        let objects = objects.filter_map(|((object, _), export)| Some((object.as_deref()?, export)));
-        reserve(path, &objects.collect::<Vec<_>>())?;
-    }
-    Ok(found)
-}
-
 /// Starts the thread that ends sessions that miss the recall timeout.
 fn start_recall_timeout(
     config: &Config,
@@ -501,88 +387,14 @@ fn within(limit: Option<Duration>, end: impl FnOnce() + Send + 'static) -> bool 
     started.is_ok() && wait.recv_timeout(limit).is_ok()
 }
 
-/// Checks that memory is available for all exports without memory objects, and for pagers. The
-/// space of memory objects is reserved in their directory.
-///
-/// # Errors
-/// It is not.
-pub(crate) fn check_memory(config: &Config, bound: Option<MemoryBound>) -> Result<(), StartError> {
-    let each = |export: &ExportConfig| {
-        let sums = if config.checksum { export.sums_len() } else { 0 };
-        export.size().saturating_add(export.table_len()).saturating_add(sums)
-    };
-    let exports = if config.memory_dir.is_some() { Vec::new() } else { config.exports() };
-    let asked = exports.iter().map(each).fold(config.lent_to_pagers, u64::saturating_add);
-    match bound {
-        Some(bound) if bound.bytes < asked => Err(StartError::NotEnough { asked, bound }),
-        _ => Ok(()),
-    }
-}
-
-/// Creates the directory of each Unix socket, if only its last component is missing, and checks its
-/// owner.
-fn make_socket_directories(listen: &[Address]) -> Result<(), StartError> {
-    for address in listen {
-        let Address::Unix(path) = address else { continue };
-        let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { continue };
-        let failed = |source| StartError::SocketDirectory { path: directory.to_owned(), source };
-        match DirBuilder::new().mode(0o755).create(directory) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed(OwnershipError::Os(e)));
-            }
-            _ => ownership::check_socket_directory(directory).map_err(failed)?,
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn memory_is_counted_with_the_table() {
-        let config = Config { inodes: Some(8), ..Config::new(1 << 20) };
-        let bound = |bytes| Some(MemoryBound { bytes, what: "the purse".into() });
-        let needed = (1 << 20) + 8 * 128;
-        assert!(check_memory(&config, None).is_ok());
-        assert!(check_memory(&config, bound(needed)).is_ok());
-        let error = check_memory(&config, bound(needed - 1)).unwrap_err();
-        assert_eq!(error.to_string(), "cannot lend 1.0 MiB: only 1.0 MiB of the purse is available");
-        // All exports together.
-        let twice = Config { exports: [config.exports(), config.exports()].concat(), ..config };
-        assert!(check_memory(&twice, bound(2 * needed)).is_ok());
-        assert!(check_memory(&twice, bound(2 * needed - 1)).is_err());
-        // And the memory of pagers, also if the files are in memory objects.
-        let lent = Config { lent_to_pagers: 1 << 20, ..twice };
-        assert!(check_memory(&lent, bound(2 * needed + (1 << 20))).is_ok());
-        assert!(check_memory(&lent, bound(2 * needed + (1 << 20) - 1)).is_err());
-        let objects = Config { memory_dir: Some("/m".into()), ..lent };
-        assert!(check_memory(&objects, bound(1 << 20)).is_ok());
-        assert!(check_memory(&objects, bound((1 << 20) - 1)).is_err());
-    }
 
     #[test]
     fn more_than_any_machine_has() {
         let error = Server::start(Config::new(1 << 60)).unwrap_err();
         assert!(matches!(error, StartError::NotEnough { .. }), "{error}");
         assert!(error.to_string().starts_with("cannot lend 1"), "{error}");
-    }
-
-    #[test]
-    fn socket_directories() {
-        let root = tempfile::tempdir().unwrap();
-        let address = |path: &str| [Address::Unix(root.path().join(path))];
-        make_socket_directories(&address("a/rfs.sock")).unwrap();
-        assert!(root.path().join("a").is_dir());
-        make_socket_directories(&address("a/rfs.sock")).unwrap();
-        make_socket_directories(&address("b/c/rfs.sock")).unwrap_err();
-        make_socket_directories(&[Address::Unix("rfs.sock".into())]).unwrap();
-        // In a directory that all users write to, the sticky bit protects the sockets.
-        let mode = std::os::unix::fs::PermissionsExt::from_mode;
-        for (bits, passes) in [(0o777, false), (0o1777, true), (0o775, true)] {
-            std::fs::set_permissions(root.path().join("a"), mode(bits)).unwrap();
-            assert_eq!(make_socket_directories(&address("a/rfs.sock")).is_ok(), passes, "{bits:o}");
-        }
     }
 }

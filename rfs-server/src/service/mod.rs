@@ -8,9 +8,12 @@
 //! rdmabox calls from several threads at once. No lock is held while messages are decoded,
 //! handled or encoded.
 
+mod answer;
+mod attached_exports;
 mod clients;
 pub mod keys;
 mod reconnect;
+mod served_export;
 pub mod session_reaper;
 
 use std::{
@@ -20,91 +23,34 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rdmabox::{
-    CallError, Export, Fencing, KeyId, Peer, ProviderKind, RemoteAddr, Service, SessionTerminator,
-};
+use rdmabox::{CallError, Fencing, KeyId, Peer, ProviderKind, Service, SessionTerminator};
 use rfs_proto::{
-    Errno, MAX_MESSAGE, OLDEST_VERSION, RegionRef, Reply, Request, VERSION, attach_version, decode_request,
-    encode_reply, encode_reply_with, encode_version_refusal, speaks,
+    Errno, OLDEST_VERSION, Reply, Request, VERSION, attach_version, encode_version_refusal, speaks,
 };
 
 use crate::{
     coherence::run_clock,
-    dispatch::{Dispatcher, Outcome, Sender, stats::Departure},
+    dispatch::Dispatcher,
     memory_object::previous_clients::PreviousClients,
     session::{
         access_mode::AccessMode,
         client_table::ClientTable,
         mount_registry::{Arrival, Attached, Mounts},
-        registry::{Credentials, Regions},
+        registry::Credentials,
         squash::Squash,
     },
 };
+use answer::{answer, decode, encode};
+use attached_exports::AttachedExports;
 use keys::Keys;
+pub use served_export::{ExportRegions, ServedExport};
 use session_reaper::ReaperSignal;
-
-/// The memory of a file system, as exported to one protection domain.
-#[derive(Debug)]
-pub struct ExportRegions {
-    /// File data.
-    pub arena: Export,
-    /// Attribute records.
-    pub table: Export,
-    /// Checksums, if the export has them.
-    pub sums: Option<Export>,
-}
-
-impl ExportRegions {
-    fn regions(&self, peer: &Peer) -> Regions {
-        let region = |export: &Export| {
-            let RemoteAddr { addr, rkey } = peer.remote_addr(export);
-            RegionRef { addr, len: export.memory().len() as u64, rkey }
-        };
-        Regions {
-            arena: region(&self.arena),
-            table: region(&self.table),
-            sums: self.sums.as_ref().map(region),
-        }
-    }
-}
 
 /// The version of the protocol after that of this server.
 const NEXT_VERSION: u32 = VERSION + 1;
 
 /// Default time after which a silent session ends.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
-
-/// A file system with its memory, as sessions reach it.
-///
-/// With keys, each export has two protection domains: one for sessions that may write, and one
-/// with read-only regions. So no request of a session can access another export's memory, or
-/// write without the right to write.
-///
-/// Sessions without a key share one domain. Each learns the regions of its own export only. That
-/// does not stop a malicious client: a client that maps memory gets the memory of all exports.
-#[derive(Debug)]
-pub struct ServedExport {
-    /// Name of the export.
-    pub name: String,
-    /// The dispatcher of its sessions.
-    pub dispatcher: Arc<Dispatcher>,
-    /// The memory for sessions without a key.
-    pub open: ExportRegions,
-    /// The memory for sessions with a key, by their rights.
-    pub keyed: HashMap<AccessMode, ExportRegions>,
-}
-
-impl ServedExport {
-    /// Returns the regions of the memory for a peer with these rights.
-    fn regions(&self, peer: &Peer, rights: AccessMode) -> Regions {
-        let reach = match peer.key() {
-            // Each export with keys has both.
-            Some(_) => self.keyed.get(&rights).unwrap_or(&self.open),
-            None => &self.open,
-        };
-        reach.regions(peer)
-    }
-}
 
 /// The result of choosing an export for the first request of a connection.
 enum Route<'a> {
@@ -114,37 +60,6 @@ enum Route<'a> {
     Reply(Reply),
     /// The client asks for a version of the protocol that the server does not speak.
     OtherVersion,
-}
-
-/// The export of each connection; `None` before its first request. Connections that have ended
-/// have no entry.
-#[derive(Debug, Default)]
-struct AttachedExports(HashMap<u64, Option<Attached>>);
-
-impl AttachedExports {
-    fn begin(&mut self, session: u64) {
-        self.0.insert(session, None);
-    }
-
-    /// Returns the export of a connection.
-    fn get(&self, session: u64) -> Option<Attached> {
-        self.0.get(&session).copied().flatten()
-    }
-
-    /// Selects the export of a connection, by calling `attach`, if it has none. Returns its export,
-    /// or `None` if the connection has ended.
-    fn choose(&mut self, session: u64, wanted: Attached, attach: impl FnOnce()) -> Option<Attached> {
-        let choice = self.0.get_mut(&session)?;
-        Some(*choice.get_or_insert_with(|| {
-            attach();
-            wanted
-        }))
-    }
-
-    /// Removes a connection. Returns its export.
-    fn end(&mut self, session: u64) -> Option<Attached> {
-        self.0.remove(&session).flatten()
-    }
 }
 
 /// The file service of one or more exports.
@@ -406,109 +321,4 @@ impl Service for FileService {
 /// Returns the memory rights of a session. With a squash only the server changes memory.
 fn reach(rights: AccessMode, squash: Squash) -> AccessMode {
     if squash.is_none() { rights } else { AccessMode::Read }
-}
-
-fn decode(request: &[u8]) -> Result<Request<'_>, String> {
-    decode_request(request).map_err(|e| format!("malformed request: {e}"))
-}
-
-/// Decodes the inner request of an exactly-once request.
-fn decode_once(request: &[u8]) -> Result<Request<'_>, String> {
-    match decode(request)? {
-        request if request.may_be_once() => Ok(request),
-        _ => Err("malformed request: cannot be carried out exactly once".into()),
-    }
-}
-
-/// Answers a message of a session, at once or later. `reads_records` says whether the client
-/// reads records without a request. An error ends the session.
-fn answer(
-    dispatcher: &Dispatcher,
-    (Attached { session, rights, .. }, reads_records): (Attached, bool),
-    request: &[u8],
-    reply: &mut rdmabox::Reply<'_>,
-    note: impl FnOnce(&Request<'_>, &Outcome),
-) -> Result<(), String> {
-    let begin = Instant::now();
-    let (once, request) = match decode(request)? {
-        Request::Once { slot, sequence, request } => (Some((slot, sequence)), decode_once(request)?),
-        request => (None, request),
-    };
-    if !rights.allow(&request) {
-        encode(&Reply::Error(Errno::EROFS), reply);
-        return Ok(());
-    }
-    let outcome = match once {
-        Some(number) => dispatcher.handle_once(session, number, request),
-        None => dispatcher.handle(session, request),
-    };
-    note(&request, &outcome);
-    match outcome {
-        Outcome::Now(mut answer) if rights == AccessMode::Read => {
-            if let Reply::Attached(attached) = &mut answer {
-                attached.read_only = true;
-            }
-            encode(&answer, reply);
-        }
-        Outcome::Now(answer) => {
-            let changed = !reads_records && !matches!(answer, Reply::Error(_));
-            match if changed { dispatcher.directory_after(session, &request) } else { None } {
-                Some(directory) => {
-                    encode_reply_with(&answer, &directory, reply);
-                    if reply.len() > MAX_MESSAGE {
-                        encode(&answer, reply);
-                    }
-                }
-                None => encode(&answer, reply),
-            }
-        }
-        Outcome::Deferred(held) => {
-            let later = reply.defer();
-            let recorded = held.answers_change().then(|| Arc::clone(dispatcher.latencies()));
-            let sender = Sender::new(move |answer| {
-                let mut bytes = Vec::new();
-                encode(&answer, &mut bytes);
-                later.answer(&bytes);
-                if let Some(latencies) = recorded {
-                    latencies.record(Departure::AfterRecalls, begin.elapsed());
-                }
-            });
-            dispatcher.redeem(held, sender);
-            return Ok(());
-        }
-    }
-    dispatcher.latencies().record(Departure::AtOnce, begin.elapsed());
-    Ok(())
-}
-
-fn encode(reply: &Reply, bytes: &mut Vec<u8>) {
-    encode_reply(reply, bytes);
-    if bytes.len() > MAX_MESSAGE {
-        // Replies are built to fit. If one does not, the client must get an answer all the same.
-        log::error!("a reply of {} bytes exceeds the message size", bytes.len());
-        encode_reply(&Reply::Error(Errno::EOVERFLOW), bytes);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_session_chooses_an_export_once_and_only_while_connected() {
-        let [first, second] = [0, 1].map(|export| Attached { export, rights: AccessMode::Write, session: 1 });
-        let mut choices = AttachedExports::default();
-        let mut attached = Vec::new();
-        assert_eq!(choices.choose(1, first, || attached.push(1)), None, "it has not begun");
-        choices.begin(1);
-        choices.begin(2);
-        assert_eq!(choices.get(1), None);
-        assert_eq!(choices.choose(1, second, || attached.push(1)), Some(second));
-        assert_eq!(choices.choose(1, first, || attached.push(1)), Some(second), "the first one counts");
-        assert_eq!((choices.get(1), choices.get(2)), (Some(second), None));
-        assert_eq!((choices.end(1), choices.end(2), choices.end(1)), (Some(second), None, None));
-        assert_eq!(choices.choose(1, first, || attached.push(1)), None, "it has ended");
-        assert_eq!(attached, [1]);
-        assert!(choices.0.is_empty());
-    }
 }

@@ -8,243 +8,22 @@
 //! holders) is registered under a shard lock, after a check of the session. The end of the session
 //! is recorded first; then the server removes its state shard by shard, so it misses none.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
-};
+mod attach;
+mod session;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
-use rdmabox::KeyId;
-use rfs_proto::{Identity, InUse, RegionRef};
+use std::sync::Arc;
 
-use super::{
-    access_mode::AccessMode, kept_reply::KeptReply, log_quota::SessionQuota, reply_cache::Replies,
-    squash::Squash,
-};
+use parking_lot::{Mutex, RwLock};
+use rfs_proto::{InUse, RegionRef};
+
+pub use attach::{AttachError, AttachOptions, Credentials, Regions};
+pub use session::Session;
+use session::{ALONE, ATTACHED, LOST};
+
 use crate::metadata::id_map::ByNumber;
 
 /// The number of no session.
 pub(crate) const NO_SESSION: u64 = 0;
-
-/// References to the server's memory, as a session uses them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Regions {
-    /// The arena.
-    pub arena: RegionRef,
-    /// The attribute table.
-    pub table: RegionRef,
-    /// The checksums, for an export with checksums.
-    pub sums: Option<RegionRef>,
-}
-
-/// Reason why a session cannot attach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachError {
-    /// The session is attached or has ended.
-    OutOfTurn,
-    /// Other sessions are attached, and one side demands to be alone.
-    InUse(InUse),
-}
-
-/// The session has attached.
-const ATTACHED: u8 = 1;
-/// The session caches and receives recalls.
-const KEEPS: u8 = 2;
-/// The session ends or has ended.
-const LOST: u8 = 4;
-
-/// The session demands to be alone.
-const ALONE: u8 = 8;
-/// The session belongs to a mount that reconnects.
-const RETURNS: u8 = 16;
-/// The session has asked for recalls, so it hears of inodes that lose their last name.
-const ASKS: u8 = 32;
-
-/// Identity of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Credentials {
-    /// Key of the client; `None` without keys.
-    pub key: Option<KeyId>,
-    /// Access that the key permits.
-    pub rights: AccessMode,
-}
-
-/// Options of an attach request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AttachOptions {
-    /// The session caches and receives recalls.
-    pub keeps: bool,
-    /// The session demands to be alone.
-    pub alone: bool,
-    /// The mount of the session, if the mount reconnects.
-    pub mount: Option<Identity>,
-}
-
-impl AttachOptions {
-    /// Returns the state bits of a session that attached with these options.
-    fn state(self) -> u8 {
-        let mark = |given, mark| if given { mark } else { 0 };
-        ATTACHED | mark(self.keeps, KEEPS) | mark(self.alone, ALONE) | mark(self.mount.is_some(), RETURNS)
-    }
-}
-
-/// The state of one session, which requests read without the lock of its stripe.
-#[derive(Debug)]
-pub struct Session {
-    id: u64,
-    regions: Regions,
-    credentials: Credentials,
-    /// The mount; set when the session attaches.
-    mount: OnceLock<Identity>,
-    state: AtomicU8,
-    /// Version of the protocol; 0 before the session attaches.
-    version: AtomicU32,
-    /// The session is restored from a previous server.
-    is_restored: bool,
-    /// The clients of the session that wait for locks must request them again.
-    must_ask_again: AtomicBool,
-    /// First part of a value that comes in several requests.
-    part: Mutex<Vec<u8>>,
-    /// Stored replies of exactly-once requests.
-    replies: Mutex<Replies<KeptReply>>,
-    /// Log space that the session's state takes.
-    log_quota: SessionQuota,
-    /// Users that the session's users are mapped to. The server checks permissions if there is a
-    /// mapping.
-    squash: Mutex<Squash>,
-    is_squashed: AtomicBool,
-    /// Number of requests so far, for the status.
-    requests: AtomicU64,
-}
-
-impl Session {
-    /// Returns its number.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Returns the version of the protocol.
-    pub fn version(&self) -> u32 {
-        self.version.load(Ordering::Relaxed)
-    }
-
-    /// Sets the version of the protocol, before the reply to the attach. Returns the earlier one.
-    pub fn speaks(&self, version: u32) -> u32 {
-        self.version.swap(version, Ordering::Relaxed)
-    }
-
-    fn set_mount(&self, options: AttachOptions) {
-        if let Some(mount) = options.mount {
-            // The mount is set once: an attached session cannot attach again.
-            let _ = self.mount.set(mount);
-        }
-    }
-
-    /// Ends the session: no request of it succeeds any more, not even an attach.
-    pub fn detach(&self) {
-        self.state.fetch_or(LOST, Ordering::AcqRel);
-    }
-
-    /// Returns true if the session is attached and has not ended.
-    pub fn is_attached(&self) -> bool {
-        self.state.load(Ordering::Acquire) & (ATTACHED | LOST) == ATTACHED
-    }
-
-    /// Returns true if the session has attached, even if it has ended since.
-    pub fn has_attached(&self) -> bool {
-        self.state.load(Ordering::Acquire) & ATTACHED != 0
-    }
-
-    /// Returns true if the session may cache.
-    pub fn may_cache(&self) -> bool {
-        self.state.load(Ordering::Acquire) & (KEEPS | LOST) == KEEPS
-    }
-
-    /// Records that the session asks for recalls from now on.
-    pub fn asks_for_recalls(&self) {
-        self.state.fetch_or(ASKS, Ordering::AcqRel);
-    }
-
-    /// Returns true if the session may use an inode's number after the inode has lost its last
-    /// name: it hears of the loss.
-    pub fn holds_numbers(&self) -> bool {
-        self.state.load(Ordering::Acquire) & (ASKS | LOST) == ASKS
-    }
-
-    /// Returns true if the session belongs to a mount that reconnects.
-    pub fn reconnects(&self) -> bool {
-        self.state.load(Ordering::Acquire) & RETURNS != 0
-    }
-
-    /// Returns the stored replies of exactly-once requests. The caller holds the lock briefly.
-    pub fn replies(&self) -> MutexGuard<'_, Replies<KeptReply>> {
-        self.replies.lock()
-    }
-
-    /// Counts a request.
-    pub fn count_request(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the number of requests so far, without those for recalls and grants.
-    pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
-    }
-
-    /// Returns key and access rights.
-    pub fn credentials(&self) -> Credentials {
-        self.credentials
-    }
-
-    /// Sets the mapping of the session's users, before its first request.
-    pub fn squash_as(&self, squash: Squash) {
-        *self.squash.lock() = squash;
-        self.is_squashed.store(!squash.is_none(), Ordering::Release);
-    }
-
-    /// Returns the mapping of the session's users.
-    #[inline]
-    pub fn squash(&self) -> Squash {
-        if self.is_squashed.load(Ordering::Acquire) { *self.squash.lock() } else { Squash::None }
-    }
-
-    /// Returns the mount, if it reconnects and the session has attached.
-    pub fn mount(&self) -> Option<Identity> {
-        self.mount.get().copied()
-    }
-
-    /// Returns the options that the session attached with.
-    pub fn options(&self) -> AttachOptions {
-        let state = self.state.load(Ordering::Acquire);
-        AttachOptions { keeps: state & KEEPS != 0, alone: state & ALONE != 0, mount: self.mount() }
-    }
-
-    /// Returns true if the session is restored from a previous server.
-    pub fn is_restored(&self) -> bool {
-        self.is_restored
-    }
-
-    /// Makes the session's lock waiters repeat their requests: this server does not have them.
-    pub fn ask_again(&self) {
-        self.must_ask_again.store(true, Ordering::Release);
-    }
-
-    /// Returns true once after each [`Session::ask_again`].
-    pub fn take_ask_again(&self) -> bool {
-        // A plain load first: the flag is mostly unset.
-        self.must_ask_again.load(Ordering::Acquire) && self.must_ask_again.swap(false, Ordering::AcqRel)
-    }
-
-    /// Returns the log space that the session's state takes.
-    pub(crate) fn log_quota(&self) -> &SessionQuota {
-        &self.log_quota
-    }
-
-    /// Returns the stored first part of a value.
-    pub fn part(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.part.lock()
-    }
-}
 
 /// Number of parts of the session map. Threads that serve different sessions then do not write to
 /// the same cache line.
@@ -269,28 +48,7 @@ impl Sessions {
     }
 
     fn insert(&self, id: u64, regions: Regions, credentials: Credentials, state: u8) -> Arc<Session> {
-        let (mount, state, part, replies) =
-            (OnceLock::new(), AtomicU8::new(state), Mutex::default(), Mutex::default());
-        let (must_ask_again, log_quota) = (AtomicBool::new(false), SessionQuota::default());
-        let is_restored = state.load(Ordering::Relaxed) != 0;
-        let (squash, is_squashed) = (Mutex::default(), AtomicBool::new(false));
-        let session = Session {
-            id,
-            regions,
-            credentials,
-            mount,
-            state,
-            version: AtomicU32::new(0),
-            is_restored,
-            must_ask_again,
-            part,
-            replies,
-            log_quota,
-            squash,
-            is_squashed,
-            requests: AtomicU64::new(0),
-        };
-        let session = Arc::new(session);
+        let session = Arc::new(Session::new(id, regions, credentials, state));
         self.stripe(id).write().insert(id, Arc::clone(&session));
         session
     }
@@ -333,7 +91,7 @@ impl Sessions {
     pub fn attach(&self, session: &Session, options: AttachOptions) -> Result<Regions, AttachError> {
         let alone = options.alone;
         let _one = self.attaching.lock();
-        if session.state.load(Ordering::Acquire) & (ATTACHED | LOST) != 0 {
+        if session.state() & (ATTACHED | LOST) != 0 {
             return Err(AttachError::OutOfTurn);
         }
         let others = InUse { sessions: self.attached(), alone: self.count(ATTACHED | ALONE) > 0 };
@@ -342,9 +100,7 @@ impl Sessions {
         }
         session.set_mount(options);
         // The session may end concurrently.
-        let attached =
-            session.state.compare_exchange(0, options.state(), Ordering::AcqRel, Ordering::Acquire);
-        attached.map(|_| session.regions).map_err(|_| AttachError::OutOfTurn)
+        session.attach(options).ok_or(AttachError::OutOfTurn)
     }
 
     /// Returns the number of attached sessions, including sessions that are ending.
@@ -354,7 +110,7 @@ impl Sessions {
 
     /// Returns the number of sessions with all of these state bits.
     fn count(&self, marks: u8) -> u64 {
-        let has = |session: &&Arc<Session>| session.state.load(Ordering::Acquire) & marks == marks;
+        let has = |session: &&Arc<Session>| session.state() & marks == marks;
         self.stripes.iter().map(|stripe| stripe.0.read().values().filter(has).count() as u64).sum()
     }
 
@@ -366,6 +122,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::access_mode::AccessMode;
 
     fn regions() -> Regions {
         let region = |addr| RegionRef { addr, len: 1, rkey: 2 };

@@ -10,16 +10,16 @@ use std::{
 
 use rdmabox::Address;
 
-use super::Config;
 use crate::memory_object::object::file_name;
+use crate::server::config::Config;
 
 /// Directories that were missing before the start. Dropping it removes those that are empty.
 #[derive(Debug)]
-pub(super) struct NewDirectories(Vec<PathBuf>);
+pub(in crate::server) struct NewDirectories(Vec<PathBuf>);
 
 impl NewDirectories {
     /// Returns the directories that a start with this configuration may make.
-    pub(super) fn before(config: &Config) -> NewDirectories {
+    pub(in crate::server) fn before(config: &Config) -> NewDirectories {
         let mut all: Vec<PathBuf> = config.memory_dir.iter().cloned().collect();
         if let Some(persist) = &config.persist {
             all.push(persist.dir.clone());
@@ -35,7 +35,7 @@ impl NewDirectories {
     }
 
     /// Leaves the directories in place.
-    pub(super) fn keep(mut self) {
+    pub(in crate::server) fn keep(mut self) {
         self.0.clear();
     }
 }
