@@ -11,8 +11,8 @@ use std::{
 
 use rdmabox::{Memory, RequestError};
 use rfs_client::{
-    AttachOptions, CallOptions, Client, ClientError, Creator, LockRequest, Op, Place, Region, Remote, Seek,
-    Status,
+    Access, AttachOptions, CallOptions, Client, ClientError, Creator, LockRequest, Op, Place, Region, Remote,
+    Seek, Status,
 };
 use rfs_proto::{
     Attr, FallocateFlags, LockClass, LockKind, LockRange, ROOT_INO, RenameFlags, SetAttr, SetTime, XattrSet,
@@ -34,6 +34,23 @@ trait Source: Send {
     fn read(&mut self, from: Place, out: &mut [u8]) -> Option<()>;
     /// Writes to remote memory.
     fn write(&mut self, to: Place, data: &[u8]);
+
+    /// Carries out a step of a list. Returns `None` if the server is disconnected.
+    fn execute(&mut self, op: &mut Op<'_>) -> Option<()> {
+        match op {
+            Op::Write { place, data } => self.write(*place, data),
+            Op::Read { place, out } => self.read(*place, out)?,
+            Op::CompareSwap { place, compare, swap, old } => {
+                let mut bytes = [0; 8];
+                self.read(*place, &mut bytes)?;
+                **old = u64::from_le_bytes(bytes);
+                if **old == *compare {
+                    self.write(*place, &swap.to_le_bytes());
+                }
+            }
+        }
+        Some(())
+    }
 }
 
 /// A connection to a simulated server, which is defined by its answers.
@@ -56,34 +73,16 @@ impl<S: Source> Remote for Server<S> {
         self.with(|source| source.reply(request, reply))
     }
 
-    fn write(&self, parts: &[(Place, &[u8])]) -> Result<()> {
+    fn access(&self, access: &mut Access<'_, '_>) -> Result<()> {
         self.with(|source| {
-            parts.iter().for_each(|(to, data)| source.write(*to, data));
-            Some(())
-        })
-    }
-
-    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<()> {
-        self.with(|source| parts.iter_mut().try_for_each(|(from, out)| source.read(*from, out)))
-    }
-
-    fn execute(&self, ops: &mut [Op<'_>]) -> Result<()> {
-        self.with(|source| {
-            ops.iter_mut().try_for_each(|op| {
-                match op {
-                    Op::Write { place, data } => source.write(*place, data),
-                    Op::Read { place, out } => source.read(*place, out)?,
-                    Op::CompareSwap { place, compare, swap, old } => {
-                        let mut bytes = [0; 8];
-                        source.read(*place, &mut bytes)?;
-                        **old = u64::from_le_bytes(bytes);
-                        if **old == *compare {
-                            source.write(*place, &swap.to_le_bytes());
-                        }
-                    }
+            match access {
+                Access::Write(parts) => parts.iter().for_each(|(to, data)| source.write(*to, data)),
+                Access::Read(parts) => {
+                    parts.iter_mut().try_for_each(|(from, out)| source.read(*from, out))?;
                 }
-                Some(())
-            })
+                Access::List(ops) => ops.iter_mut().try_for_each(|op| source.execute(op))?,
+            }
+            Some(())
         })
     }
 
