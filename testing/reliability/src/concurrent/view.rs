@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     fs::{self, File},
     io::{self, Read},
     path::Path,
@@ -9,7 +10,7 @@ use std::{
 
 use super::{
     model::{Handle, State},
-    operation::{Attr, DIRS, FILES, Runs},
+    operation::{Attr, DIRS, FILES, Outcome, Runs},
     worker::{self, Worker},
 };
 
@@ -129,7 +130,10 @@ impl View {
             let is_same = |other: &&Object| other.place == object.place && other.number == object.number;
             let other = later.objects.iter().find(is_same)?;
             (other != object).then(|| {
-                format!("{:?} on mount {} has changed while no operation ran", object.place, self.mount)
+                format!(
+                    "{:?} on mount {} has changed while no operation ran, from {object} to {other}",
+                    object.place, self.mount
+                )
             })
         })
     }
@@ -153,6 +157,13 @@ impl View {
             }
         }
         None
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, attribute {:?}", Outcome::Attr(self.attr), self.attribute)?;
+        self.bytes.as_ref().map_or(Ok(()), |bytes| write!(f, ", {}", Runs(bytes)))
     }
 }
 
