@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use super::Adapter;
 use crate::fuse::{
-    kernel_cache::{handles::Handle, pages::PageDrop},
+    kernel_cache::{
+        handles::{Handle, Handles},
+        pages::{PageDrop, Pages},
+    },
     session::ReplyWrite,
 };
 use rfs_client::ClientError;
@@ -40,6 +43,51 @@ pub(super) struct WriteRequest {
     pub(super) shared: bool,
 }
 
+/// Pages that the kernel drops because they may lack the bytes of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OldPages {
+    None,
+    /// The write is answered after the drop.
+    First(PageDrop),
+    /// As [`First`](Self::First), unless too many writes wait for drops.
+    FirstOfFew(PageDrop),
+}
+
+impl WriteRequest {
+    /// Returns the old pages of a write whose `len` bytes are in place at `at`. `is_contested`: the
+    /// kernel was told to drop pages of the file since it was opened. The caller looks after the
+    /// bytes are in place, because another mount may open the file during the write.
+    fn old_pages(&self, (at, len): (u64, u32), is_contested: bool, handles: &Handles) -> OldPages {
+        let &WriteRequest { ino, handle, unique, offset, path, o_direct, .. } = self;
+        let range = (offset, len.into());
+        if path == WritePath::AroundPages && handles.are_cached(ino) {
+            // A page that was read meanwhile may lack these bytes.
+            return OldPages::First(PageDrop::tail(ino, at.min(offset)));
+        }
+        if path != WritePath::WriteBack && o_direct && handles.record_direct_write(ino, handle, range) {
+            return OldPages::FirstOfFew(PageDrop::range(ino, range));
+        }
+        if path != WritePath::ThroughPages || !is_contested {
+            return OldPages::None;
+        }
+        // A write of another mount may have dropped pages that this write has changed. If they
+        // were read again before the bytes were in place, they lack the bytes.
+        let read_meanwhile = handles.overtaking_reads(ino, unique, range);
+        read_meanwhile.map_or(OldPages::None, |range| OldPages::First(PageDrop::range(ino, range)))
+    }
+}
+
+impl OldPages {
+    /// Has the kernel drop the pages, and answers.
+    fn drop_and(self, pages: &Pages, answer: impl FnOnce() + Send + 'static) {
+        match self {
+            OldPages::None => answer(),
+            OldPages::First(old) => pages.drop_then(old, answer),
+            OldPages::FirstOfFew(old) => pages.drop_and_answer(old, answer),
+        }
+    }
+}
+
 impl Adapter {
     /// Returns the function that answers an asynchronous write.
     pub(super) fn write_completion(
@@ -47,19 +95,18 @@ impl Adapter {
         write: WriteRequest,
         reply: ReplyWrite,
     ) -> impl FnOnce(Result<(), ClientError>) + Send + use<> {
-        let WriteRequest { ino, handle, offset, len, o_direct, shared, .. } = write;
+        let WriteRequest { ino, offset, len, shared, .. } = write;
         let failures = Arc::clone(&self.failures);
-        let around = o_direct.then(|| (Arc::clone(&self.handles), Arc::clone(&self.pages)));
+        let kept = (Arc::clone(&self.client), Arc::clone(&self.handles), Arc::clone(&self.pages));
         let answer = self.write_answer(ino, shared);
-        move |written| match (written, around) {
-            (Ok(()), Some((handles, pages)))
-                if handles.record_direct_write(ino, handle, (offset, len.into())) =>
-            {
-                let range = PageDrop::range(ino, (offset, len.into()));
-                pages.drop_and_answer(range, move || answer(reply, len));
+        move |written| {
+            let (client, handles, pages) = kept;
+            match written {
+                Ok(()) => write
+                    .old_pages((offset, len), client.pages.is_contested(ino), &handles)
+                    .drop_and(&pages, move || answer(reply, len)),
+                Err(e) => reply.error(failures.errno("write", &e)),
             }
-            (Ok(()), _) => answer(reply, len),
-            (Err(e), _) => reply.error(failures.errno("write", &e)),
         }
     }
 
@@ -70,7 +117,7 @@ impl Adapter {
         written: Result<(u64, u32), ClientError>,
         reply: ReplyWrite,
     ) {
-        let WriteRequest { ino, handle, unique, offset, path, o_direct, shared, .. } = write;
+        let WriteRequest { ino, offset, path, shared, .. } = write;
         let (at, len) = match written {
             Ok(written) => written,
             Err(e) => {
@@ -81,24 +128,50 @@ impl Adapter {
             }
         };
         let answer = self.write_answer(ino, shared);
-        let range = (offset, len.into());
-        if path == WritePath::AroundPages && self.handles.are_cached(ino) {
-            // A page that was read meanwhile may lack these bytes.
-            self.pages.drop_then(PageDrop::tail(ino, at.min(offset)), move || answer(reply, len));
-        } else if path != WritePath::WriteBack
-            && o_direct
-            && self.handles.record_direct_write(ino, handle, range)
-        {
-            self.pages.drop_and_answer(PageDrop::range(ino, range), move || answer(reply, len));
-        } else if path == WritePath::ThroughPages
-            && self.client.pages.is_contested(ino)
-            && let Some(range) = self.handles.overtaking_reads(ino, unique, range)
-        {
-            // A write of another mount may have dropped pages that this write has changed. If they
-            // were read again before the bytes were in place, they lack the bytes.
-            self.pages.drop_then(PageDrop::range(ino, range), move || answer(reply, len));
-        } else {
-            answer(reply, len);
-        }
+        write
+            .old_pages((at, len), self.client.pages.is_contested(ino), &self.handles)
+            .drop_and(&self.pages, move || answer(reply, len));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::kernel_cache::handles::HandleOptions;
+
+    const INO: u64 = 5;
+    const PAGE: u64 = 4096;
+
+    fn write_to(handle: Handle, path: WritePath, o_direct: bool) -> WriteRequest {
+        let (unique, offset, len) = (10, PAGE, PAGE as u32);
+        WriteRequest { ino: INO, handle, unique, offset, len, path, o_direct, shared: false }
+    }
+
+    /// Catches a write that leaves a page without its bytes, although another mount has opened the
+    /// file during the write.
+    #[test]
+    fn pages_of_a_contested_file_that_were_read_during_a_write_are_old() {
+        let handles = Handles::default();
+        let handle = handles.open(INO, HandleOptions::default());
+        let write = write_to(handle, WritePath::ThroughPages, false);
+        let (len, old) = (write.len, |contested| write.old_pages((PAGE, write.len), contested, &handles));
+        assert_eq!(old(true), OldPages::None, "no page was read again");
+        handles.record_read(INO, 12, (0, 8 * PAGE));
+        assert_eq!(old(true), OldPages::First(PageDrop::range(INO, (PAGE, len.into()))));
+        assert_eq!(old(false), OldPages::None, "the kernel has dropped no page");
+        let written_back = write_to(handle, WritePath::WriteBack, false);
+        assert_eq!(written_back.old_pages((PAGE, len), true, &handles), OldPages::None);
+    }
+
+    #[test]
+    fn pages_are_old_after_writes_around_them() {
+        let handles = Handles::default();
+        let handle = handles.open(INO, HandleOptions::default());
+        let appended = write_to(handle, WritePath::AroundPages, false);
+        let tail = OldPages::First(PageDrop::tail(INO, PAGE));
+        assert_eq!(appended.old_pages((4 * PAGE, 9), false, &handles), tail);
+        let direct = write_to(handle, WritePath::ThroughPages, true);
+        let range = OldPages::FirstOfFew(PageDrop::range(INO, (PAGE, PAGE)));
+        assert_eq!(direct.old_pages((PAGE, direct.len), false, &handles), range);
     }
 }

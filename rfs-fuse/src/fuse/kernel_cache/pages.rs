@@ -23,7 +23,7 @@ use crate::fuse::{
 };
 
 /// Pages of an inode that the kernel drops.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fuse) struct PageDrop {
     ino: u64,
     part: Part,
