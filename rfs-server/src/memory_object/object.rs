@@ -29,7 +29,7 @@ use super::{
     header::{Header, HeaderError, HeaderNumber, PAGE, Shape},
     log::Log,
     op::Op,
-    ownership::{self},
+    ownership,
     replay::State,
     reservation,
 };
