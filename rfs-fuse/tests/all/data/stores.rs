@@ -84,8 +84,8 @@ fn a_lost_server_connection_takes_no_data_in_stores_with_it() {
     proxy.cut();
     assert!(eventually(|| {
         (20..23).for_each(|piece| file.write_all_at(&data[..100], BLOCK * piece).expect("written"));
-        // More, if it asks before the stores have ended its earlier sessions: more than two of these
-        // requests can be of one store. So it writes until both stores have a session again.
+        // More, if it asks before the stores have ended its earlier sessions: more than two of
+        // these requests can be of one store. So it writes until both stores have a session again.
         lender.handled("reachstore") >= 4 && stores.clients() == [1, 1]
     }));
     assert_eq!(lender.server.stats().sessions, 1);
