@@ -43,8 +43,10 @@ impl Runtime {
         let lane = &self.lanes[lane];
         // The rest of a long run goes to the next lanes.
         let most = if self.lanes.len() > 1 { self.limits.max_merge } else { u64::MAX };
-        // The requests of a list end together. A list with all of the window would leave it empty.
-        let half = self.admission.max_merge() / 2;
+        // The requests of a list end together. A list with all of the window would leave it empty,
+        // and the other lanes idle.
+        let works_beside = self.spreads && self.lanes.len() > 1;
+        let half = if works_beside { self.admission.max_merge() / 2 } else { u64::MAX };
         let (mut admitted, mut bytes, mut cut) = (0, 0u64, false);
         let mut turns = self.gate.lock();
         let mut waits = !turns.may_take(direction);

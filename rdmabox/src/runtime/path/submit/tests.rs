@@ -269,18 +269,23 @@ fn a_list_takes_half_of_the_window() {
     const PAGE: usize = 4096;
     let lists = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let seen = Arc::clone(&lists);
-    let queue_pair: Arc<dyn QueuePair> = Arc::new(StubQp::new(move |list: &[SendWr<'_>]| {
-        seen.lock().push(list.len());
-        Ok(())
-    }));
-    let (runtime, _) = runtime_with_window(vec![queue_pair], device(), 8 * PAGE as u64);
-    let (ticket, count) = runtime.take_idle(8, runtime.timeout());
-    let mut lent = Lent::new(vec![0; 8 * PAGE], count);
+    let queue_pair = || -> Arc<dyn QueuePair> {
+        let seen = Arc::clone(&seen);
+        Arc::new(StubQp::new(move |list: &[SendWr<'_>]| {
+            seen.lock().push(list.len());
+            Ok(())
+        }))
+    };
+    let lanes = vec![queue_pair(), queue_pair()];
+    let (runtime, _) = runtime_with_window(lanes, device(), 8 * PAGE as u64);
+    // Too few to be spread.
+    let (ticket, count) = runtime.take_idle(7, runtime.timeout());
+    let mut lent = Lent::new(vec![0; 7 * PAGE], count);
     let remote = |number: u64| RemoteAddr { addr: number << 20, rkey: 1 };
     let requests = (0..).map(remote).zip(lent.lend_mut(PAGE));
-    runtime.begin(false, 8, requests, &ticket, WaitedBy::Caller);
+    runtime.begin(false, 7, requests, &ticket, WaitedBy::Caller);
     drop(Started::new(Arc::clone(&runtime), ticket, lent));
-    assert_eq!(*lists.lock(), [4, 4]);
+    assert_eq!(*lists.lock(), [4, 3]);
     runtime.fail();
 }
 
