@@ -271,10 +271,11 @@ fn a_list_takes_half_of_the_window() {
     let seen = Arc::clone(&lists);
     let queue_pair = || -> Arc<dyn QueuePair> {
         let seen = Arc::clone(&seen);
-        Arc::new(StubQp::new(move |list: &[SendWr<'_>]| {
+        let post = move |list: &[SendWr<'_>]| {
             seen.lock().push(list.len());
             Ok(())
-        }))
+        };
+        Arc::new(StubQp::new(post).places(DEPTH as usize))
     };
     let lanes = vec![queue_pair(), queue_pair()];
     let (runtime, _) = runtime_with_window(lanes, device(), 8 * PAGE as u64);
