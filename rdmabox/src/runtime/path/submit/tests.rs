@@ -71,14 +71,14 @@ fn runtime_on(
     lanes: Vec<Arc<dyn QueuePair>>,
     device: (Arc<dyn ProtectionDomain>, Arc<dyn CompletionQueue>),
 ) -> (Arc<Runtime>, Sender<Arc<dyn QueuePair>>) {
-    runtime_with_window(lanes, device, u64::MAX)
+    runtime_with_window(lanes, device, (u64::MAX, 4096))
 }
 
-/// Returns a runtime with a window of `window` bytes.
+/// Returns a runtime with a window of `window` bytes, and merged requests of up to `max_merge`.
 fn runtime_with_window(
     lanes: Vec<Arc<dyn QueuePair>>,
     (pd, cq): (Arc<dyn ProtectionDomain>, Arc<dyn CompletionQueue>),
-    window: u64,
+    (window, max_merge): (u64, u64),
 ) -> (Arc<Runtime>, Sender<Arc<dyn QueuePair>>) {
     let (replace, replacements) = channel();
     let memory = Arc::new(Memory::private(4096).unwrap());
@@ -96,7 +96,7 @@ fn runtime_with_window(
         stage_threshold: 0,
         signal_interval: 0,
         max_msg_sz: 4096,
-        max_merge: 4096,
+        max_merge,
         polling: PollingMode::Adaptive,
         direct: false,
         retry: Retry::Fixed(0),
@@ -278,7 +278,7 @@ fn a_list_takes_half_of_the_window() {
         Arc::new(StubQp::new(post).places(DEPTH as usize))
     };
     let lanes = vec![queue_pair(), queue_pair()];
-    let (runtime, _) = runtime_with_window(lanes, device(), 8 * PAGE as u64);
+    let (runtime, _) = runtime_with_window(lanes, device(), (8 * PAGE as u64, 8 * PAGE as u64));
     // Too few to be spread.
     let (ticket, count) = runtime.take_idle(7, runtime.timeout());
     let mut lent = Lent::new(vec![0; 7 * PAGE], count);
