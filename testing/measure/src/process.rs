@@ -216,7 +216,12 @@ impl Guarded {
             let ended = self.ended()?.is_some();
             match ready(&self.stdout.text()).or_else(|| ready(&self.stderr.text())) {
                 Some(found) => Ok(Some(found)),
-                None if ended => Err(self.failure("ended")),
+                // The threads that read its output may be behind.
+                None if ended => {
+                    self.join();
+                    let found = ready(&self.stdout.text()).or_else(|| ready(&self.stderr.text()));
+                    found.map(Some).ok_or_else(|| self.failure("ended"))
+                }
                 None => Ok(None),
             }
         })?;

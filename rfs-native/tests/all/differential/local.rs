@@ -88,7 +88,13 @@ impl Local {
     fn open_in_root(&self, path: &str, flags: OFlags, mode: u32) -> Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC;
         let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(mode) } else { Mode::empty() };
-        rustix::fs::openat2(&self.root, path, flags, mode, ResolveFlags::IN_ROOT)
+        loop {
+            // EAGAIN: another process has renamed or mounted something during a walk through "..".
+            match rustix::fs::openat2(&self.root, path, flags, mode, ResolveFlags::IN_ROOT) {
+                Err(Errno::AGAIN) => {}
+                opened => return opened,
+            }
+        }
     }
 
     fn parent<'p>(&self, path: &'p str) -> Result<(OwnedFd, &'p str)> {
