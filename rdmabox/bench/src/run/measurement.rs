@@ -1,6 +1,6 @@
 //! Takes the workers of a run through warm-up and measurement, and counts.
 //!
-//! Without a [`Window`](super::window::Window) the workers pause after the warm-up, and all of them
+//! Without a [`Window`] the workers pause after the warm-up, and all of them
 //! begin the measured part at a gate. With a window they do not pause: the main thread reads the
 //! counters at both ends of the measured part, and requests go on.
 
