@@ -18,7 +18,7 @@ use crate::{
 /// Memory that peers may access: a registration of a part of a [`Memory`], with rights, for the
 /// peers of one domain. [`Host::export`](crate::Host::export) and
 /// [`HostHandle::export`](crate::HostHandle::export) make it. Usually the service keeps it, and
-/// tells each client the address ([`Peer::remote_mr`]).
+/// tells each client the address ([`Peer::remote_mr`](super::Peer::remote_mr)).
 ///
 /// It keeps the memory mapped. Dropping it revokes the access: later requests are refused, with
 /// [`WcStatus::RemAccessErr`](crate::WcStatus::RemAccessErr).
