@@ -14,7 +14,7 @@ use rfs_proto::{BLOCK, LockKind, MAX_NAME, SetAttr};
 use super::{Adapter, creator, is_privileged, open_file::is_to_write};
 use crate::fuse::{
     convert,
-    kernel_cache::{handles::Handle, lifetimes},
+    kernel_cache::handles::Handle,
     locks::RefusedLock,
     session::{
         Filesystem, Lock, LockedBy, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -206,7 +206,7 @@ impl Filesystem for Adapter {
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _arrival = self.client.caching.arrival();
         let mut query = self.name_query(request, newparent, newname);
-        let made = self.client.names.link(ino.0, newparent.0, newname.as_bytes()).map(lifetimes::uncacheable);
+        let made = self.client.names.link(ino.0, newparent.0, newname.as_bytes());
         query.since = self.client.caching.since_but_changed(query.since);
         self.answer_creation("link", &query, made, reply);
     }

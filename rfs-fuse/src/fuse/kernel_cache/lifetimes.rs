@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use fuser::{FileHandle, FopenFlags, Generation};
-use rfs_proto::{Attr, Marks};
+use rfs_proto::Attr;
 
 use crate::fuse::{
     convert,
@@ -153,13 +153,6 @@ impl Lifetimes {
         let ttl = upto(self.attr, guard.may_cache(since, attr));
         reply.created(&ttl, &convert::attr(attr), GENERATION, handle, flags);
     }
-}
-
-/// Returns attributes that the kernel may not cache, for the reply to a link. The thread that waits
-/// for the reply takes them over even if the kernel was told to drop them in between. After other
-/// replies about a known inode, the kernel notices that.
-pub(in crate::fuse) fn uncacheable(attr: Attr) -> Attr {
-    Attr { marks: attr.marks - Marks::KEEP, ..attr }
 }
 
 /// Returns attributes of no inode.

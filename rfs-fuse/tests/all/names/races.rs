@@ -2,9 +2,9 @@
 //! after a change of the other. Thousands of rounds each.
 
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
+    os::unix::fs::{FileExt, MetadataExt},
     path::Path,
     sync::atomic::{AtomicU32, Ordering},
     thread,
@@ -308,42 +308,6 @@ fn of_a_rename_and_a_replacement_of_its_name_both_mounts_show_the_outcome() {
 #[test]
 fn of_an_exchange_and_a_replacement_of_its_name_both_mounts_show_the_outcome() {
     race_a_replacement(RenameFlags::EXCHANGE);
-}
-
-/// One mount makes a link to a file while the other one changes the file's mode. Catches a mount
-/// that shows the mode from before the change afterwards: the kernel takes the attributes of the
-/// link's reply, although it was told to drop them in between.
-#[test]
-fn of_a_link_and_a_change_of_mode_both_mounts_show_the_outcome() {
-    for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
-        let lender = Lender::new(64 * MIB);
-        let [linking, changing] = over.map(|over| lender.mount(over, LONG));
-        let (meeting, rounds) = (&Meeting::default(), rounds(2000));
-        let mode = |mount: &Mount| fs::metadata(mount.path("file")).expect("attributes").mode() & 0o777;
-        fs::write(linking.path("file"), b"").expect("created");
-        let stale: u32 = thread::scope(|scope| {
-            scope.spawn(|| {
-                for round in 0..rounds {
-                    meeting.meet(2 * round + 1);
-                    let mode = Permissions::from_mode(0o600 + round % 64);
-                    fs::set_permissions(changing.path("file"), mode).expect("changed");
-                    meeting.meet(2 * round + 2);
-                }
-            });
-            let one = |round| {
-                mode(&linking);
-                meeting.meet(2 * round + 1);
-                fs::hard_link(linking.path("file"), linking.path("other")).expect("linked");
-                meeting.meet(2 * round + 2);
-                let is_stale = mode(&linking) != 0o600 + round % 64;
-                fs::remove_file(linking.path("other")).expect("removed");
-                u32::from(is_stale)
-            };
-            (0..rounds).map(one).sum()
-        });
-        assert_eq!(stale, 0, "of {rounds} rounds over {over:?}");
-        [linking, changing].into_iter().for_each(Mount::unmount);
-    }
 }
 
 /// Two mounts that exchange names in one directory, all the time. Each has a change in flight while
