@@ -53,7 +53,7 @@ pub use metadata::{
     lent_rights::{LentRights, Loss},
     locks::{LockOutcome, LockRequest, Locks},
     lookup::Lookups,
-    names::{Creator, Names},
+    names::{Creator, NameRemoval, Names},
     open::OpenFiles,
     privileges::Privileges,
     readdir::Directories,

@@ -8,6 +8,8 @@
 //! # Concurrency
 //! One mutex, held briefly.
 
+pub(crate) mod name_removals;
+
 use std::{collections::HashMap, time::Duration};
 
 use parking_lot::{Condvar, Mutex};

@@ -60,12 +60,12 @@ impl ChangedDirAttrs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::RecallLog;
+    use crate::cache::{RecallLog, changes::name_removals::Answered};
     use crate::tests::fake::new_attr;
 
     fn since() -> RequestTime {
         let now = RecallLog::default().now();
-        RequestTime { recalled: now, changed: now }
+        RequestTime { recalled: now, changed: now, answered: Answered::default() }
     }
 
     #[test]

@@ -28,8 +28,12 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::cache::{
-    changes::Changes, dir_attrs::ChangedDirAttrs, dir_names::DirNames, lookup_prefetch::LookupPrefetch,
-    recall_log::RecallLog, uses::CacheUses,
+    changes::{Changes, name_removals::NameRemovals},
+    dir_attrs::ChangedDirAttrs,
+    dir_names::DirNames,
+    lookup_prefetch::LookupPrefetch,
+    recall_log::{Moment, RecallLog, RequestTime},
+    uses::CacheUses,
 };
 
 /// Drops all cached names. Only their owner has a list of them. Does not block.
@@ -47,6 +51,7 @@ pub(crate) struct Cache {
     pub(crate) prefetch: Mutex<LookupPrefetch>,
     pub(crate) dir_attrs: Mutex<ChangedDirAttrs>,
     pub(crate) changes: Changes,
+    pub(crate) name_removals: NameRemovals,
     pub(crate) names: NamesOwner,
     pub(crate) uses: CacheUses,
 }
@@ -64,6 +69,11 @@ impl fmt::Debug for NamesOwner {
 impl Cache {
     pub(crate) fn new(on: bool) -> Cache {
         Cache { enabled: AtomicBool::new(on), ..Cache::default() }
+    }
+
+    /// Returns the current time, `recalled` in the order of recalls.
+    pub(crate) fn time(&self, recalled: Moment) -> RequestTime {
+        RequestTime { recalled, changed: self.changed.lock().now(), answered: self.name_removals.now() }
     }
 
     pub(crate) fn is_on(&self) -> bool {

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 use rfs_proto::Recall;
 
+use crate::cache::changes::name_removals::Answered;
+
 /// Number of recalls in the log. Replies to requests from before the oldest are not cached.
 const LOGGED_RECALLS: usize = 1024;
 
@@ -21,6 +23,8 @@ pub struct RequestTime {
     pub(crate) recalled: Moment,
     /// Time among this client's own changes.
     pub(crate) changed: Moment,
+    /// Time among the answers to removals of names.
+    pub(crate) answered: Answered,
 }
 
 /// The recalls of a session.

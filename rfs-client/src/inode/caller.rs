@@ -17,6 +17,8 @@ pub(crate) struct CallerState {
     pub(crate) visits: LockVisits,
     /// Attributes that the caller was told last, unless it has dropped them.
     pub(crate) told: Option<VisibleAttrs>,
+    /// Number of links that the caller counts, or more. It subtracts the names that it removes.
+    pub(crate) told_links: u32,
     /// Last read that counts as an access.
     pub(crate) last_read: LastRead,
     /// File locks that this client may hold, and lost ones.

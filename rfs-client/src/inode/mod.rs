@@ -233,9 +233,12 @@ impl Inode {
     }
 
     /// Notes that the caller has cached these attributes, which its thread `thread` asked for.
-    pub(crate) fn told(&self, attr: &Attr, thread: u32) {
+    /// If they are not `current`, the caller may have newer ones.
+    pub(crate) fn told(&self, attr: &Attr, thread: u32, current: bool) {
         self.readers.add(thread);
-        self.caller.lock().told = Some(VisibleAttrs::of(attr));
+        let mut caller = self.caller.lock();
+        caller.told = Some(VisibleAttrs::of(attr));
+        caller.told_links = if current { attr.nlink } else { attr.nlink.max(caller.told_links) };
     }
 
     /// Notes that `thread` has changed the inode. Returns true if another thread has got the

@@ -15,6 +15,7 @@ use std::sync::{
 use parking_lot::{Mutex, RwLock};
 use rfs_proto::Errno;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::{
     cache::page_hold::Sharing,
@@ -176,6 +177,11 @@ impl InodeTable {
     /// Returns the entry that the caller may have cached under a name.
     pub(crate) fn cached_name(&self, parent: u64, name: &[u8]) -> CachedName {
         self.aliases.lock().cached(parent, name)
+    }
+
+    /// Returns the inodes that a name may stand for at the caller.
+    pub(crate) fn named_inodes(&self, parent: u64, name: &[u8]) -> SmallVec<[u64; 1]> {
+        SmallVec::from_slice(self.aliases.lock().inodes_of(parent, name))
     }
 
     /// Returns the names under which the caller knows an inode.

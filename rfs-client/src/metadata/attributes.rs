@@ -4,12 +4,12 @@
 //! Session threads. A change of size takes the inode's `io` exclusively; all other locks are held
 //! briefly.
 
-use std::sync::Arc;
+use std::{sync::Arc, thread, time::Instant};
 
 use rfs_proto::{Attr, Errno, Marks, Reply, Request, SetAttr};
 
 use crate::{
-    cache::uses::CacheKind,
+    cache::{recall_log::RequestTime, uses::CacheKind},
     error::ClientError,
     inode::{Inode, table::InodeTable, visible_attrs::VisibleAttrs},
     remote::Remote,
@@ -162,8 +162,15 @@ impl Attributes {
 
     /// Notes that the caller has cached these attributes, which its thread `thread` asked for.
     pub fn told(&self, attr: &Attr, thread: u32) {
-        if let Some(inode) = self.inodes.get(attr.ino) {
-            inode.told(attr, thread);
+        let guard = self.caching.hold_recalls();
+        guard.told(guard.now(), attr, thread);
+    }
+
+    /// Waits, for 1 ms at most, until the caller has probably heard of its removals of names of an
+    /// inode. Call it before the caller is told attributes that it requested at `since`.
+    pub fn wait_for_removals(&self, since: RequestTime, ino: u64) {
+        if let Some(time) = self.caching.cache.name_removals.wait(since.answered, ino, Instant::now()) {
+            thread::sleep(time);
         }
     }
 

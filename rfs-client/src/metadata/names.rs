@@ -6,13 +6,15 @@
 //! # Concurrency
 //! Session threads. All locks are held briefly.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use rfs_proto::{Attr, Errno, MAX_NAME, MAX_SYMLINK, Owner, RenameFlags, Reply, Request};
+use smallvec::SmallVec;
 
 use crate::{
+    cache::changes::name_removals::NameRemovals,
     error::ClientError,
-    inode::table::InodeTable,
+    inode::{Inode, table::InodeTable},
     requests::{
         cache_rules::CacheRules,
         calls::{Calls, wrong_kind},
@@ -35,6 +37,46 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), ClientError> {
         0 => Err(Errno::ENOENT.into()),
         1..=MAX_NAME => Ok(()),
         _ => Err(Errno::ENAMETOOLONG.into()),
+    }
+}
+
+/// The removal of a name that the caller has not heard of yet.
+#[derive(Debug)]
+pub struct NameRemoval<'n> {
+    removals: &'n NameRemovals,
+    /// Inodes with further names that the name may stand for.
+    inodes: SmallVec<[Arc<Inode>; 1]>,
+}
+
+impl<'n> NameRemoval<'n> {
+    fn begin(removals: &'n NameRemovals, known: impl Iterator<Item = Arc<Inode>>) -> NameRemoval<'n> {
+        let now = Instant::now();
+        let begins = |inode: &Arc<Inode>| {
+            let links = inode.caller.lock().told_links;
+            // The kernel cannot subtract a link twice from a count of one.
+            if links > 1 {
+                removals.begin(inode.ino, links, now);
+            }
+            links > 1
+        };
+        NameRemoval { removals, inodes: known.filter(begins).collect() }
+    }
+
+    /// Notes that the caller is about to hear whether the name `is_removed`.
+    pub fn answer(self, is_removed: bool) {
+        if let [inode] = &self.inodes[..]
+            && is_removed
+        {
+            let told_links = &mut inode.caller.lock().told_links;
+            *told_links = told_links.saturating_sub(1);
+        }
+    }
+}
+
+impl Drop for NameRemoval<'_> {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        self.inodes.iter().for_each(|inode| self.removals.end(inode.ino, now));
     }
 }
 
@@ -109,6 +151,14 @@ impl Names {
     pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
         check_name(name)?;
         self.make(&Request::Link { ino, parent, name })
+    }
+
+    /// Begins the removal of a name whose reply makes the caller subtract a link from the inodes
+    /// that it knows under the name. Call [`NameRemoval::answer`] just before that reply.
+    pub fn removal(&self, parent: u64, name: &[u8]) -> NameRemoval<'_> {
+        let known = self.inodes.named_inodes(parent, name);
+        let inodes = known.into_iter().filter_map(|ino| self.inodes.get(ino));
+        NameRemoval::begin(&self.caching.cache.name_removals, inodes)
     }
 
     /// Removes a name that is not a directory.

@@ -65,7 +65,7 @@ impl CacheRules {
     /// Returns the time to note before a request.
     pub fn since(&self) -> RequestTime {
         let recalled = self.cache.recall_log.read().now();
-        RequestTime { recalled, changed: self.cache.changed.lock().now() }
+        self.cache.time(recalled)
     }
 
     /// Returns `since`, except that own changes up to now do not count: the reply to an own change

@@ -33,7 +33,29 @@ impl<'c> RecallGuard<'c> {
 
     /// Returns the current time.
     pub(crate) fn now(&self) -> RequestTime {
-        RequestTime { recalled: self.recall_log.now(), changed: self.rules.cache.changed.lock().now() }
+        self.rules.cache.time(self.recall_log.now())
+    }
+
+    /// Returns attributes, requested at `since`, as the caller may be told them. If the caller has
+    /// not heard of its removal of a name, they have the earlier number of links, and may not be
+    /// cached: the kernel subtracts the link itself.
+    pub fn visible(&self, since: RequestTime, attr: &Attr) -> Attr {
+        match self.rules.cache.name_removals.links_before(since.answered, attr.ino, Instant::now()) {
+            Some(links) if links > attr.nlink => {
+                Attr { nlink: links, marks: attr.marks - Marks::KEEP, ..*attr }
+            }
+            _ => *attr,
+        }
+    }
+
+    /// Notes that the caller is told attributes, which its thread `thread` requested at `since`.
+    pub fn told(&self, since: RequestTime, attr: &Attr, thread: u32) {
+        let Some(inode) = self.rules.inodes.get(attr.ino) else { return };
+        let cache = &self.rules.cache;
+        let current = !cache.changed.lock().attr(since.changed, attr.ino)
+            && !self.recall_log.attr(since.recalled, attr.ino)
+            && cache.name_removals.links_before(since.answered, attr.ino, Instant::now()).is_none();
+        inode.told(attr, thread, current);
     }
 
     /// Returns true if the caller may cache a reply about a name, requested at `since`, even its

@@ -148,12 +148,17 @@ impl Aliases {
 
     /// Returns the entry that the caller may have cached under a name.
     pub(crate) fn cached(&self, parent: u64, name: &[u8]) -> CachedName {
-        let known = self.by_name.get(&parent).and_then(|names| names.get(name));
-        match known.map_or(&[][..], |known| &known.inodes) {
+        match self.inodes_of(parent, name) {
             [] => CachedName::Nothing,
             [ino] => CachedName::Inode(*ino),
             _ => CachedName::Uncertain,
         }
+    }
+
+    /// Returns the inodes that a name may stand for.
+    pub(crate) fn inodes_of(&self, parent: u64, name: &[u8]) -> &[u64] {
+        let known = self.by_name.get(&parent).and_then(|names| names.get(name));
+        known.map_or(&[][..], |known| &known.inodes)
     }
 
     /// Returns the names of an inode.

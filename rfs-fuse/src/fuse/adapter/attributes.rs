@@ -11,6 +11,7 @@ use rfs_proto::{SetAttr, xattr};
 use super::{Adapter, in_group, is_privileged};
 use crate::fuse::{
     convert,
+    kernel_cache::lifetimes,
     session::{ReplyAttr, ReplyEmpty, ReplyStatx, ReplyXattr, Request},
 };
 use rfs_client::ClientError;
@@ -61,6 +62,10 @@ impl Adapter {
             }
             false => Ok(attr),
         });
+        let changed = match self.kernel.orders_changes() {
+            true => changed,
+            false => changed.map(lifetimes::uncacheable),
+        };
         self.answer_attr(
             "setattr",
             (self.client.caching.since_but_changed(since), request.pid()),

@@ -14,7 +14,7 @@ use rfs_proto::{BLOCK, LockKind, MAX_NAME, SetAttr};
 use super::{Adapter, creator, is_privileged, open_file::is_to_write};
 use crate::fuse::{
     convert,
-    kernel_cache::handles::Handle,
+    kernel_cache::{handles::Handle, lifetimes},
     locks::RefusedLock,
     session::{
         Filesystem, Lock, LockedBy, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -164,8 +164,10 @@ impl Filesystem for Adapter {
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removal = self.client.names.removal(parent.0, name.as_bytes());
         let removed = self.client.names.unlink(parent.0, name.as_bytes());
         self.refresh_after_change(parent.0, request.pid());
+        removal.answer(removed.is_ok());
         self.answer_removal("unlink", request.pid(), removed, reply);
     }
 
@@ -206,7 +208,7 @@ impl Filesystem for Adapter {
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _arrival = self.client.caching.arrival();
         let mut query = self.name_query(request, newparent, newname);
-        let made = self.client.names.link(ino.0, newparent.0, newname.as_bytes());
+        let made = self.client.names.link(ino.0, newparent.0, newname.as_bytes()).map(lifetimes::uncacheable);
         query.since = self.client.caching.since_but_changed(query.since);
         self.answer_creation("link", &query, made, reply);
     }

@@ -130,15 +130,16 @@ impl Adapter {
         for entry in &page.entries {
             let next = entry.cookie.saturating_add(DOTS);
             let name = OsStr::from_bytes(&entry.name);
-            let attr = convert::attr(&entry.attr);
+            let visible = guard.visible(since, &entry.attr);
             guard.reference(since, &entry.attr);
             let query = NameQuery { since, parent: ino.0, name: &entry.name, thread: request.pid() };
-            let ttl = self.lifetimes.of_both(&guard, &query, &entry.attr);
+            let ttl = self.lifetimes.of_both(&guard, &query, &visible);
+            let attr = convert::attr(&visible);
             if reply.add(INodeNo(entry.attr.ino), next, name, &ttl, &attr, GENERATION) {
                 self.client.lookups.forget(entry.attr.ino, 1);
                 break;
             }
-            self.client.attributes.told(&entry.attr, request.pid());
+            guard.told(since, &visible, request.pid());
         }
         reply.ok();
     }

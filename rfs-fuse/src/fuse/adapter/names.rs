@@ -97,6 +97,8 @@ impl Adapter {
         let Some(cached) = self.cached_names(request.pid(), from, to, exchange) else {
             return reply.error(Errno::ESTALE);
         };
+        // An exchange removes no name.
+        let removal = (!exchange).then(|| self.client.names.removal(to.0, to.1));
         let renamed = self.client.names.rename(from, to, others, whiteout, cached);
         if renamed.is_ok() && !self.settings.entry_timeout.is_zero() {
             // The kernel is about to move entries that may be of other inodes.
@@ -109,6 +111,9 @@ impl Adapter {
         }
         self.refresh_after_change(parent, request.pid());
         self.refresh_after_change(newparent, request.pid());
+        if let Some(removal) = removal {
+            removal.answer(renamed.is_ok());
+        }
         self.answer_removal("rename", request.pid(), renamed, reply);
     }
 
@@ -142,7 +147,7 @@ impl Adapter {
                 self.refresh_after_change(parent.0, request.pid());
                 let guard = self.client.caching.hold_recalls();
                 let opened = self.new_handle(&guard, query.since, &attr, flags);
-                self.lifetimes.created(&self.client, &guard, &query, &attr, opened, reply);
+                self.lifetimes.created(&guard, &query, &attr, opened, reply);
             }
             Ok(None) if exclusive => reply.error(Errno::EEXIST),
             Ok(None) => {
@@ -168,7 +173,7 @@ impl Adapter {
                 let guard = self.client.caching.hold_recalls();
                 let opened = self.new_handle(&guard, since, &attr, flags);
                 let query = (since, request.pid());
-                self.lifetimes.created_unnamed(&self.client, &guard, query, &attr, opened, reply);
+                self.lifetimes.created_unnamed(&guard, query, &attr, opened, reply);
             }
             // The directory was removed.
             Err(ClientError::Errno(rfs_proto::Errno::ESTALE)) => reply.error(Errno::ENOENT),

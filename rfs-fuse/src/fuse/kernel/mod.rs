@@ -43,6 +43,8 @@ const NOTIFY_INC_EPOCH: i32 = 8;
 const EXPIRE_ONLY: u32 = 1;
 /// Protocol of Linux 6.2, the first with FUSE_EXPIRE_ONLY. Older kernels ignore the flag.
 const EXPIRES: (u32, u32) = (7, 38);
+/// Protocol of Linux 6.18. It ignores attributes of a SETATTR reply that were dropped meanwhile.
+const ORDERS_CHANGES: (u32, u32) = (7, 45);
 
 /// Connection to the kernel. It has no device before the mount exists.
 #[derive(Debug, Default)]
@@ -51,6 +53,7 @@ pub struct Kernel {
     /// Clone of the FUSE device. No request is read from it.
     device: OnceLock<File>,
     expires: AtomicBool,
+    orders_changes: AtomicBool,
     barrier: Barrier,
 }
 
@@ -206,6 +209,7 @@ impl Kernel {
     /// Sets the version of the kernel's FUSE protocol.
     pub(super) fn set_version(&self, version: (u32, u32)) {
         self.expires.store(version >= EXPIRES, Ordering::Relaxed);
+        self.orders_changes.store(version >= ORDERS_CHANGES, Ordering::Relaxed);
     }
 
     /// Has the kernel look a name up before its next use. Waits like
@@ -218,6 +222,12 @@ impl Kernel {
     /// Returns true if the kernel has FUSE_EXPIRE_ONLY.
     pub(super) fn expires_names(&self) -> bool {
         self.expires.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if the kernel ignores the attributes of a SETATTR reply that it was told to
+    /// drop before it took them over.
+    pub(super) fn orders_changes(&self) -> bool {
+        self.orders_changes.load(Ordering::Relaxed)
     }
 }
 

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use fuser::{FileHandle, FopenFlags, Generation};
-use rfs_proto::Attr;
+use rfs_proto::{Attr, Marks};
 
 use crate::fuse::{
     convert,
@@ -77,10 +77,12 @@ impl Lifetimes {
         attr: &Attr,
         reply: ReplyEntry,
     ) {
+        client.attributes.wait_for_removals(query.since, attr.ino);
         let guard = client.caching.hold_recalls();
-        client.attributes.told(attr, query.thread);
-        let (attr_ttl, entry_ttl) = self.of(&guard, query, attr);
-        reply.entry_with_ttls(&attr_ttl, &entry_ttl, &convert::attr(attr), GENERATION);
+        let attr = guard.visible(query.since, attr);
+        guard.told(query.since, &attr, query.thread);
+        let (attr_ttl, entry_ttl) = self.of(&guard, query, &attr);
+        reply.entry_with_ttls(&attr_ttl, &entry_ttl, &convert::attr(&attr), GENERATION);
     }
 
     /// Answers that a name is absent, if the kernel may cache that. Returns `reply` otherwise.
@@ -107,10 +109,12 @@ impl Lifetimes {
         attr: &Attr,
         reply: ReplyAttr,
     ) {
+        client.attributes.wait_for_removals(since, attr.ino);
         let guard = client.caching.hold_recalls();
-        client.attributes.told(attr, thread);
-        let ttl = upto(self.attr, guard.may_cache(since, attr));
-        reply.attr(&ttl, &convert::attr(attr));
+        let attr = guard.visible(since, attr);
+        guard.told(since, &attr, thread);
+        let ttl = upto(self.attr, guard.may_cache(since, &attr));
+        reply.attr(&ttl, &convert::attr(&attr));
     }
 
     pub(in crate::fuse) fn statx(
@@ -120,39 +124,47 @@ impl Lifetimes {
         (attr, birth): (&Attr, Option<i64>),
         reply: ReplyStatx,
     ) {
+        client.attributes.wait_for_removals(since, attr.ino);
         let guard = client.caching.hold_recalls();
-        client.attributes.told(attr, thread);
-        let ttl = upto(self.attr, guard.may_cache(since, attr));
-        reply.attr(&ttl, &convert::attr(attr), birth.map(convert::time));
+        let attr = guard.visible(since, attr);
+        guard.told(since, &attr, thread);
+        let ttl = upto(self.attr, guard.may_cache(since, &attr));
+        reply.attr(&ttl, &convert::attr(&attr), birth.map(convert::time));
     }
 
     pub(in crate::fuse) fn created(
         &self,
-        client: &Client,
         guard: &RecallGuard<'_>,
         query: &NameQuery<'_>,
         attr: &Attr,
         (handle, flags): (FileHandle, FopenFlags),
         reply: ReplyCreate,
     ) {
-        client.attributes.told(attr, query.thread);
+        guard.told(query.since, attr, query.thread);
         let ttl = self.of_both(guard, query, attr);
         reply.created(&ttl, &convert::attr(attr), GENERATION, handle, flags);
     }
 
     pub(in crate::fuse) fn created_unnamed(
         &self,
-        client: &Client,
         guard: &RecallGuard<'_>,
         (since, thread): (RequestTime, u32),
         attr: &Attr,
         (handle, flags): (FileHandle, FopenFlags),
         reply: ReplyCreate,
     ) {
-        client.attributes.told(attr, thread);
+        guard.told(since, attr, thread);
         let ttl = upto(self.attr, guard.may_cache(since, attr));
         reply.created(&ttl, &convert::attr(attr), GENERATION, handle, flags);
     }
+}
+
+/// Returns attributes that the kernel may not cache, for the reply to a link, and to a change of
+/// attributes on an old kernel. The thread that waits for the reply takes them over even if the
+/// kernel was told to drop them in between. After other replies about a known inode, the kernel
+/// notices that.
+pub(in crate::fuse) fn uncacheable(attr: Attr) -> Attr {
+    Attr { marks: attr.marks - Marks::KEEP, ..attr }
 }
 
 /// Returns attributes of no inode.

@@ -8,8 +8,10 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Mount, mapped::Mapped, pairs};
+use crate::common::{Lender, Mount, each, mapped::Mapped, pairs, program};
 use nix::libc::O_DIRECT;
+use rustix::fs::fstat;
+use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 const PAGE: usize = 4096;
@@ -307,5 +309,33 @@ fn a_file_of_two_mounts_can_be_mapped_on_both() {
         let mut bytes = [0; 4];
         two.read_exact_at(&mut bytes, 0).expect("read");
         assert_eq!(bytes, *b"here");
+    });
+}
+
+/// Returns how often the kernel has asked a mount for attributes.
+fn asked_for_attributes(mount: &Mount) -> u64 {
+    let output = program().arg("status").arg(&mount.point).arg("--json").output().expect("rfs-fuse runs");
+    assert!(output.status.success(), "{output:?}");
+    let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    ["getattr", "statx"].map(|kind| status["requests"][kind].as_u64().unwrap_or(0)).iter().sum()
+}
+
+/// The kernel takes the attributes of a link's reply over, even if it was told to drop them while
+/// the reply waited for its thread. Catches a link whose attributes the kernel may cache: they can
+/// be older than a change of another mount that has returned.
+#[test]
+fn the_kernel_asks_for_attributes_after_a_link() {
+    each(64 * MIB, |_, mount| {
+        fs::write(mount.path("file"), b"x").expect("written");
+        let file = open(mount, false);
+        let links = || fstat(&file).expect("attributes").st_nlink;
+        assert_eq!(links(), 1);
+        for number in 2..6 {
+            let before = asked_for_attributes(mount);
+            assert_eq!((links(), asked_for_attributes(mount)), (number - 1, before), "they are cached");
+            fs::hard_link(mount.path("file"), mount.path(&format!("{number}"))).expect("linked");
+            let before = asked_for_attributes(mount);
+            assert_eq!((links(), asked_for_attributes(mount)), (number, before + 1));
+        }
     });
 }

@@ -3,6 +3,7 @@
 pub(crate) mod aio;
 pub(crate) mod bytes;
 pub(crate) mod fuse_trace;
+pub(crate) mod hang_report;
 pub(crate) mod locking;
 pub(crate) mod mapped;
 pub(crate) mod proxy;
@@ -115,6 +116,7 @@ impl Lender {
 
     pub(crate) fn with(memory: u64, configure: impl FnOnce(&mut Config)) -> Lender {
         require_fuse();
+        hang_report::report_a_hang();
         let dir = directory();
         let mut config = Config::new(memory);
         let host = || "127.0.0.1".to_owned();

@@ -152,11 +152,13 @@ fn held_still(over: Over) {
         // All threads are in the middle of their work.
         assert!(eventually(|| counts.iter().all(|count| count.load(Ordering::SeqCst) > 20)));
         stop(held.pid());
+        eprintln!("over {over:?}: stopped");
 
         // The end of the lease frees the lock, and then the space.
         std::fs::remove_file(other.path("old")).expect("removed");
         let lock = File::open(other.path("locked")).expect("opened");
         flock(&lock, FlockOperation::LockExclusive).expect("locked");
+        eprintln!("over {over:?}: locked");
         assert!(eventually(|| lender.free_blocks() >= free + (OLD / 4096) as u64));
         let mut new = direct(&other.path("new"));
         let (len, full) = fill(&mut new);
@@ -164,6 +166,7 @@ fn held_still(over: Over) {
         // The new file thus covers all of the freed space.
         assert!(len + MIB >= MEMORY, "{len}");
 
+        eprintln!("over {over:?}: filled, resuming");
         held.signal(Signal::CONT);
         for thread in writers.into_iter().chain(readers) {
             assert_is_one_of(&thread.join().expect("no panic"), errors_of_resumed(killed));
