@@ -231,9 +231,12 @@ impl Client {
         self.calls.remote.status().transport + compares
     }
 
-    /// Returns the session's counters by name.
+    /// Returns the session's counters by name. `started_peak` is the largest number of asynchronous
+    /// reads and writes that were under way at once.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.calls.remote.status().counters
+        let mut counters = self.calls.remote.status().counters;
+        counters.push(("started_peak", self.async_io.transfers.started_peak() as u64));
+        counters
     }
 
     /// Returns the state of the session, with its counters and latencies. Waits for no request.

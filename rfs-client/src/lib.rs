@@ -66,7 +66,7 @@ pub use remote::kept::{
 pub use remote::{
     CallOptions, Epochs, Remote, ReplyWait, Status,
     address::{Epoch, Place, Region},
-    operation::{Access, Op, ReadDone, Transfer, WriteDone},
+    operation::{Access, Extend, ExtendDone, Op, ReadDone, Transfer, WriteDone},
     receive_buffer::announce_receive_buffer,
 };
 pub use requests::{cache_rules::CacheRules, recall_guard::RecallGuard};

@@ -4,10 +4,10 @@
 //! request is only started: the thread takes the next request, and the thread that polls the
 //! completion sends the reply. If more requests wait, several start in one batch (`Coalescer`).
 //!
-//! An asynchronous write only places bytes: inside the file, where space is allocated. Its data
-//! is copied, because the request's buffer is reused, and its time is noted before. A failed
-//! write is repeated on a thread that may block. Until then no other file can get its space,
-//! because it may still take effect.
+//! An asynchronous write places bytes where space is allocated, and raises the size if they are
+//! past the end ([`PendingWrite`]). Its data is copied, because the request's buffer is reused, and
+//! its time is noted before. A failed write is repeated on a thread that may block. Until then no
+//! other file can get its space, because it may still take effect.
 //!
 //! # Concurrency
 //! Session threads start requests; any polling thread runs the replies. Takes an inode's `io` and
@@ -33,11 +33,12 @@ use crate::{
         table::InodeTable,
     },
     io::{
+        pending_write::{PendingWrite, Raise},
         read::{ReadData, Reads},
         write::Writes,
     },
     remote::{
-        Remote, RemoteExt,
+        Remote,
         address::{Epoch, Place},
         operation::Transfer,
     },
@@ -65,13 +66,13 @@ struct ReadParams {
 /// Starts small reads and writes over a network without waiting for them.
 #[derive(Debug)]
 pub struct AsyncIo {
-    remote: Arc<dyn Remote>,
+    pub(super) remote: Arc<dyn Remote>,
     inodes: Arc<InodeTable>,
-    layouts: Arc<Layouts>,
-    times: Arc<FileTimes>,
+    pub(super) layouts: Arc<Layouts>,
+    pub(super) times: Arc<FileTimes>,
     pub(crate) transfers: Arc<Transfers>,
     reads: Arc<Reads>,
-    writes: Arc<Writes>,
+    pub(super) writes: Arc<Writes>,
     /// False if memory is mapped, or the server carries out writes. Every request blocks then.
     is_possible: bool,
 }
@@ -248,10 +249,16 @@ impl AsyncIo {
         let issued_epoch = self.remote.epochs().in_use;
         let inode = self.inodes.get(ino)?;
         let (shared, places) = (inode.io.try_read()?, inode.layout_users.try_read()?);
-        // This check precedes `next`, which may be a system call: a write that extends the file
-        // needs none.
-        let (known, layout) = inode.known();
-        if !self.is_inside(&inode, known, layout, (offset, data.len())) {
+        let (known, id) = inode.known();
+        let range = (offset, data.len());
+        let extends = Raise::is_needed(&inode, known, range);
+        // These checks precede `next`, which may be a system call.
+        let has_places = if extends {
+            inode.file.read().layout.covers(offset, data.len() as u64)
+        } else {
+            self.is_inside(&inode, known, id, range)
+        };
+        if !has_places {
             return None;
         }
         let next = next()?;
@@ -261,14 +268,20 @@ impl AsyncIo {
             }
             _ => return None,
         };
-        if !self.is_inside(&inode, known, layout, (offset, data.len())) {
+        let raise = if extends {
+            inode.locks.check_guards(issued_epoch).ok()?;
+            Some(Raise::new(&self.layouts.records, &inode, known, (place, offset + data.len() as u64))?)
+        } else if self.is_inside(&inode, known, layout, range) {
+            None
+        } else {
             return None;
-        }
+        };
         self.times.stamp(&inode).ok()?;
         let (started, counted) = (StartedGuard::new(&inode), self.transfers.count());
         drop((shared, places));
         let io = Arc::downgrade(self);
-        let write = PendingWrite { io, inode, offset, len: data.len(), issued_epoch, layout, place, started };
+        let write =
+            PendingWrite { io, inode, offset, len: data.len(), issued_epoch, layout, place, raise, started };
         Some(PreparedWrite { io: self, data, next, write, counted })
     }
 
@@ -285,7 +298,7 @@ impl AsyncIo {
 
     /// Returns true if an open file with this layout certainly has these bytes, without a read of
     /// the record.
-    fn is_inside(
+    pub(super) fn is_inside(
         &self,
         inode: &Inode,
         known: KnownSize,
@@ -350,6 +363,9 @@ impl PreparedWrite<'_> {
     /// meanwhile.
     pub fn start(self, answer: impl FnOnce(Result<(), ClientError>) + Send + 'static) {
         let PreparedWrite { io, data, next, write, counted } = self;
+        if let Some(raise) = write.raise {
+            return write.start_list(raise, data.to_vec(), (io, counted, next), answer);
+        }
         let place = write.place;
         let done = move |placed: Result<(), RequestError>, data: Vec<u8>| {
             // The caller may issue its next write at once, and that write is alone.
@@ -366,62 +382,6 @@ impl PreparedWrite<'_> {
             }
         };
         io.transfers.start(&*io.remote, Transfer::Write(place, data.to_vec(), Box::new(done)), next);
-    }
-}
-
-/// A started write. It keeps its space from being given up until it is dropped.
-#[derive(Debug)]
-struct PendingWrite {
-    io: Weak<AsyncIo>,
-    inode: Arc<Inode>,
-    offset: u64,
-    len: usize,
-    issued_epoch: Epoch,
-    layout: LayoutId,
-    place: Place,
-    started: StartedGuard,
-}
-
-impl PendingWrite {
-    /// Returns true if the placed bytes are certainly part of the file, without a read of the
-    /// record.
-    fn is_part(&self, io: &AsyncIo) -> bool {
-        let (known, layout) = self.inode.known();
-        layout == self.layout && io.is_inside(&self.inode, known, layout, (self.offset, self.len))
-    }
-
-    /// Repeats a failed write and checks whether it is part of the file, on a thread that may
-    /// block.
-    fn repeat<A>(self, placed: Result<(), RequestError>, data: Vec<u8>, answer: A)
-    where
-        A: FnOnce(Result<(), ClientError>) + Send + 'static,
-    {
-        let Some(io) = self.io.upgrade() else {
-            return answer(Err(RequestError::Disconnected.into()));
-        };
-        io.transfers.retries.add(Box::new(move || answer(self.finish(placed, &data))));
-    }
-
-    fn finish(self, placed: Result<(), RequestError>, data: &[u8]) -> Result<(), ClientError> {
-        let io = self.io.upgrade().ok_or(RequestError::Disconnected)?;
-        let outcome = match placed {
-            // The known size does not cover the write.
-            Ok(()) => Ok(false),
-            // The failed write may still take effect, but not after this one.
-            Err(_) => io.remote.write(&[(self.place, data)]).map(|()| self.is_part(&io)),
-        };
-        let PendingWrite { inode, offset, issued_epoch, layout, started, .. } = self;
-        drop(started);
-        let write = || io.writes.write_issued_in(issued_epoch, inode.ino, offset, data);
-        match outcome {
-            // The time was noted before the write, which may be long ago.
-            Ok(true) => io.times.stamp(&inode),
-            // The whole write again, with a read of the record.
-            Ok(false) => write(),
-            // The place is of an epoch that has ended.
-            Err(RequestError::Disconnected) if layout.epoch != io.remote.epochs().newest => write(),
-            Err(e) => Err(e.into()),
-        }
     }
 }
 

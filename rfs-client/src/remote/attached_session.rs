@@ -188,10 +188,8 @@ impl Remote for AttachedSession {
         if transfers.is_empty() && until.is_none() {
             return;
         }
-        let start_one = |transfer: Transfer| {
-            let remote = self.regions.address(transfer.place());
-            start_at(&self.session, remote, transfer);
-        };
+        let address = |place| self.regions.address(place);
+        let start_one = |transfer| start_at(&self.session, &address, transfer);
         let start_all = || self.session.together(|| transfers.into_iter().for_each(start_one));
         match until {
             None => start_all(),

@@ -25,10 +25,11 @@ mod stores;
 use std::{fmt, sync::Arc, time::Instant};
 
 use rdmabox::{Cancel, Memory, RequestError, Until, stats::Histogram};
+use rfs_proto::record;
 
 use crate::remote::{
     address::{Epoch, Place, Region, RegionBounds},
-    operation::{Access, Op, Transfer},
+    operation::{Access, Extend, Op, Ops, Transfer},
 };
 
 /// The rules for one call.
@@ -134,7 +135,7 @@ pub trait Remote: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Starts reads and writes, in one batch. A transfer of a store
+    /// Starts reads, writes and lists, in one batch. A transfer of a store
     /// [without a session](Self::has_session_to) fails.
     ///
     /// With `until`, may then poll completions of all threads on this thread and run their
@@ -150,6 +151,17 @@ pub trait Remote: Send + Sync + fmt::Debug {
                 Transfer::Write(place, data, done) => {
                     let result = self.write(&[(place, &data)]);
                     done(result, data);
+                }
+                Transfer::Extend(list, done) => {
+                    let (mut old, mut raw) = (0, [0; record::LEN]);
+                    let Extend { target, data, size_word, from, to, record } = list;
+                    let mut ops = Ops::new();
+                    ops.extend(target.map(|place| Op::Write { place, data: &data }));
+                    ops.push(Op::CompareSwap { place: size_word, compare: from, swap: to, old: &mut old });
+                    ops.push(Op::Read { place: record, out: &mut raw });
+                    let result = self.execute(&mut ops);
+                    drop(ops);
+                    done(result.map(|()| (old, raw)), data);
                 }
                 Transfer::Traced(request, transfer) => {
                     let _scope = request.enter();

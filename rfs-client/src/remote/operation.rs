@@ -1,9 +1,10 @@
 //! One-sided operations on the server's memory: steps of a list, and started reads and writes.
 
 use rdmabox::{
-    RemoteAddr, RequestError, Session,
+    OwnedOp, RemoteAddr, RequestError, Session,
     trace::{self, TracedRequest},
 };
+use rfs_proto::record;
 use smallvec::SmallVec;
 
 use crate::remote::address::Place;
@@ -83,7 +84,59 @@ pub type ReadDone = Box<dyn FnOnce(Result<&[u8], RequestError>) + Send>;
 /// the bytes may or may not be in place.
 pub type WriteDone = Box<dyn FnOnce(Result<(), RequestError>, Vec<u8>) + Send>;
 
-/// A read or a write to start.
+/// Callback that runs when a started [`Extend`] has ended, and gets the data back. It learns the
+/// size before the list, and the record behind the list.
+pub type ExtendDone = Box<dyn FnOnce(Result<(u64, [u8; record::LEN]), RequestError>, Vec<u8>) + Send>;
+
+/// A list that places bytes, raises the size of their file, and reads the record of the file. All
+/// places are at the server, and of one epoch.
+#[derive(Debug)]
+pub struct Extend {
+    /// Destination of the data. `None` if the data are in place.
+    pub target: Option<Place>,
+    /// The bytes.
+    pub data: Vec<u8>,
+    /// The word with the size.
+    pub size_word: Place,
+    /// Size from which alone the list raises it.
+    pub from: u64,
+    /// New size.
+    pub to: u64,
+    /// The record.
+    pub record: Place,
+}
+
+impl Extend {
+    /// Returns the list as steps for a session, whose steps own their buffers.
+    fn into_steps(self, address: &dyn Fn(Place) -> RemoteAddr) -> (Vec<OwnedOp>, Vec<u8>) {
+        let Extend { target, data, size_word, from, to, record } = self;
+        let (mut steps, mut kept) = (Vec::with_capacity(3), Vec::new());
+        match target {
+            Some(target) => steps.push(OwnedOp::Write { remote: address(target), data }),
+            None => kept = data,
+        }
+        let remote = address(size_word);
+        steps.push(OwnedOp::CompareSwap { remote, compare: from, swap: to, old: 0 });
+        steps.push(OwnedOp::Read { remote: address(record), out: vec![0; record::LEN] });
+        (steps, kept)
+    }
+}
+
+/// Returns the results of the steps of an [`Extend`]: the old size and the record, and the data.
+fn take_results(steps: Vec<OwnedOp>, mut data: Vec<u8>) -> ((u64, [u8; record::LEN]), Vec<u8>) {
+    let (mut size, mut raw) = (0, [0; record::LEN]);
+    for step in steps {
+        match step {
+            OwnedOp::Write { data: written, .. } => data = written,
+            OwnedOp::CompareSwap { old, .. } => size = old,
+            OwnedOp::Read { out, .. } => raw.copy_from_slice(&out),
+            _ => {}
+        }
+    }
+    ((size, raw), data)
+}
+
+/// A read, a write or a list to start.
 pub enum Transfer {
     /// Reads so many bytes from a place. The thread that polls the completion runs the callback
     /// with the bytes, so the callback must be short and must not block.
@@ -91,15 +144,18 @@ pub enum Transfer {
     /// Writes bytes to a place, and runs the callback when the write has ended, as for a read. A
     /// failed write may still take effect until the same write has been repeated.
     Write(Place, Vec<u8>, WriteDone),
+    /// Executes a list in order. If a step fails, the later ones have no effect.
+    Extend(Extend, ExtendDone),
     /// A transfer of a request that a trace reports.
     Traced(TracedRequest, Box<Transfer>),
 }
 
 impl Transfer {
-    /// Returns the place that the transfer reads or writes.
+    /// Returns the place that the transfer reads or writes. For a list it is the word of the size.
     pub fn place(&self) -> Place {
         match self {
             Transfer::Read(place, ..) | Transfer::Write(place, ..) => *place,
+            Transfer::Extend(list, _) => list.size_word,
             Transfer::Traced(_, transfer) => transfer.place(),
         }
     }
@@ -109,6 +165,7 @@ impl Transfer {
         match self {
             Transfer::Read(_, len, _) => *len,
             Transfer::Write(_, data, _) => data.len(),
+            Transfer::Extend(list, _) => list.data.len(),
             Transfer::Traced(_, transfer) => transfer.byte_len(),
         }
     }
@@ -117,7 +174,7 @@ impl Transfer {
     pub(crate) fn is_write(&self) -> bool {
         match self {
             Transfer::Read(..) => false,
-            Transfer::Write(..) => true,
+            Transfer::Write(..) | Transfer::Extend(..) => true,
             Transfer::Traced(_, transfer) => transfer.is_write(),
         }
     }
@@ -135,35 +192,49 @@ impl Transfer {
         match self {
             Transfer::Read(_, _, done) => done(Err(error)),
             Transfer::Write(_, data, done) => done(Err(error), data),
+            Transfer::Extend(list, done) => done(Err(error), list.data),
             Transfer::Traced(_, transfer) => transfer.fail(error),
         }
     }
 }
 
-/// Starts a transfer at an address of a session.
-pub(crate) fn start_at(session: &Session, remote: RemoteAddr, transfer: Transfer) {
+/// Starts a transfer in a session, which has its places at the addresses that `address` returns.
+pub(crate) fn start_at(session: &Session, address: &dyn Fn(Place) -> RemoteAddr, transfer: Transfer) {
     match transfer {
         // The session's own buffers come first; the heap serves when they are used up.
-        Transfer::Read(_, len, done) => match session.buffer(len) {
-            Some(out) => session.read_then(remote, out, |outcome| match outcome {
+        Transfer::Read(place, len, done) => match session.buffer(len) {
+            Some(out) => session.read_then(address(place), out, |outcome| match outcome {
                 Ok(out) => done(Ok(&out)),
                 Err(failed) => done(Err(failed.error)),
             }),
-            None => session.read_then(remote, vec![0; len], |outcome| match outcome {
+            None => session.read_then(address(place), vec![0; len], |outcome| match outcome {
                 Ok(out) => done(Ok(&out)),
                 Err(failed) => done(Err(failed.error)),
             }),
         },
-        Transfer::Write(_, data, done) => {
-            session.write_then(remote, data, |outcome| match outcome {
+        Transfer::Write(place, data, done) => {
+            session.write_then(address(place), data, |outcome| match outcome {
                 Ok(data) => done(Ok(()), data),
                 // The buffer always comes back to a callback.
                 Err(failed) => done(Err(failed.error), failed.buffer.unwrap_or_default()),
             });
         }
+        Transfer::Extend(list, done) => {
+            let (steps, kept) = list.into_steps(address);
+            session.execute_then(steps, |outcome| match outcome {
+                Ok(steps) => {
+                    let (results, data) = take_results(steps, kept);
+                    done(Ok(results), data);
+                }
+                Err(failed) => {
+                    let (_, data) = take_results(failed.buffer.unwrap_or_default(), kept);
+                    done(Err(failed.error), data);
+                }
+            });
+        }
         Transfer::Traced(request, transfer) => {
             let _scope = request.enter();
-            start_at(session, remote, *transfer);
+            start_at(session, address, *transfer);
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Coalescer {
     batch: Mutex<Batch>,
     /// Number of requests that are started and have not completed.
     started: AtomicUsize,
+    /// Largest value of `started`.
+    peak: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -68,6 +70,11 @@ impl Coalescer {
         self.started.load(Ordering::SeqCst) > 0
     }
 
+    /// Returns the largest number of requests that were started at once.
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
     /// Adds a request and starts the batch. Then polls completions on this thread.
     pub(crate) fn add_and_poll(&self, remote: &dyn Remote, request: Transfer, until: Until) {
         self.push(request);
@@ -92,7 +99,11 @@ impl Coalescer {
         if requests.is_empty() && until.is_none() {
             return;
         }
-        self.started.fetch_add(requests.len(), Ordering::SeqCst);
+        let started = self.started.fetch_add(requests.len(), Ordering::SeqCst) + requests.len();
+        // Only a change is stored, because all threads read the word.
+        if started > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(started, Ordering::Relaxed);
+        }
         remote.start(requests, until);
     }
 

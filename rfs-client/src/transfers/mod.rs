@@ -71,6 +71,11 @@ impl Transfers {
         any
     }
 
+    /// Returns the largest number of started requests at once.
+    pub(crate) fn started_peak(&self) -> usize {
+        self.coalescer.peak()
+    }
+
     /// Notes that a started request has completed.
     pub(crate) fn completed(&self, remote: &dyn Remote) {
         self.coalescer.completed(remote);

@@ -1,6 +1,6 @@
 //! Started reads and writes: they end while the thread does other work.
 //!
-//! Over a network, a small request inside the file is started in the session, and the thread
+//! Over a network, a small request in space of the file is started in the session, and the thread
 //! that finds its completion ends it. In mapped memory a request takes less time than a hand-over,
 //! and is done at once. Any other request goes to a worker.
 //!

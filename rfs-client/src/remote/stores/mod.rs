@@ -458,7 +458,7 @@ fn start_stored(link: &Link, transfer: Transfer) {
         true => memory.for_write(offset, transfer.byte_len()),
     };
     match remote {
-        Ok(remote) => start_at(link.session(), remote, transfer),
+        Ok(remote) => start_at(link.session(), &|_| remote, transfer),
         Err(error) => transfer.fail(invalid(place.store(), &error.to_string())),
     }
 }

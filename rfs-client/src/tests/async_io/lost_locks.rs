@@ -22,8 +22,15 @@ fn a_request_under_a_lost_lock_is_not_repeated() {
     let other = c.async_io.transfers.count();
     let reading = start(&c, ino, 5, 100).expect("started");
     let writing = start_write(&c, ino, 5, b"xyz", false).expect("started");
+    // A file of one byte, with space for more.
+    let longer = create(&c, "g");
+    c.writes.write(longer, 0, b"x").expect("written");
+    let extending = start_write(&c, longer, 1, b"yz", false).expect("started");
     lose_a_lock(&c, ino);
+    lose_a_lock(&c, longer);
     interceptor.release(&Err(RequestError::Flushed));
+    assert_eq!(extending.recv().expect("answered"), Err(Errno::EIO.into()));
+    assert_eq!(server.size_and_time(longer).0, 1);
     assert_eq!(reading.recv().expect("answered"), Err(Errno::EIO.into()));
     assert_eq!(writing.recv().expect("answered"), Err(Errno::EIO.into()));
     drop(other);

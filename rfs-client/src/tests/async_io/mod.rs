@@ -1,5 +1,6 @@
 //! Tests of asynchronous reads and writes.
 
+mod extending;
 mod lost_locks;
 
 use std::{cell::Cell, sync::mpsc, thread};

@@ -134,6 +134,35 @@ fn writes_that_extend_several_files_share_doorbells() {
     }
 }
 
+/// Writes that extend files wait for nothing but their completion, so more of them are under way
+/// than a default mount has session threads. Catches a mount that blocks a thread for each.
+#[test]
+fn a_default_mount_has_more_extending_writes_under_way_than_threads() {
+    if checked() {
+        return eprintln!("not run: with checksums the server makes the writes");
+    }
+    // Over shared memory a mount copies by itself and posts nothing.
+    for over in providers().into_iter().filter(|over| *over != Over::Shm) {
+        let many = |_| {
+            let lender = Lender::new(64 * MIB);
+            let (mount, other) = (lender.mount(over, &["--stats-on-exit"]), lender.mount(over, &[]));
+            extend_files(&mount, 8);
+            for own in 0..8 {
+                let bytes = fs::read(other.path(&format!("{own}"))).expect("read");
+                assert!(bytes == pattern(4096, own).repeat(200), "file {own} over {over:?}");
+            }
+            // All started requests are writes past the end: the mount has read nothing.
+            let names = ["started_peak", "callbacks", "chains", "chain_length_sum"];
+            let [peak, started, chains, requests] = mount.counted(names);
+            eprintln!("up to {peak} of {started} writes at once over {over:?}");
+            eprintln!("{chains} chains of {requests} work requests");
+            // A request counts until its answer has returned, so two threads may add two.
+            peak > 2 + 2 && requests > chains * STEPS
+        };
+        assert!((0..TRIES).any(many), "at most two extending writes at once over {over:?}");
+    }
+}
+
 /// Requests that the kernel offers at once, and their length.
 const BLOCKS: usize = 64;
 const BLOCK: usize = 4096;
