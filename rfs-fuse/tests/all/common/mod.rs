@@ -27,7 +27,7 @@ use rdmabox::{Address, RdmaOptions};
 use rfs_server::{Config, Server};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// Time limit for everything that a test waits for.
@@ -396,6 +396,32 @@ pub(crate) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
     false
 }
 
+/// A thread of a process.
+struct ThreadState {
+    name: String,
+    /// Its letter in /proc/PID/stat.
+    state: char,
+}
+
+impl ThreadState {
+    /// Returns true if the thread runs only after SIGCONT, or after another thread has run.
+    fn is_stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't') || self.state == 'D' && self.name == "kick"
+    }
+}
+
+/// Returns the threads of a process that have not ended.
+fn threads(process: i32) -> impl Iterator<Item = ThreadState> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| {
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        // The name may contain spaces and parentheses.
+        let (before, after) = stat.rsplit_once(") ")?;
+        let (_, name) = before.split_once(" (")?;
+        Some(ThreadState { name: name.to_owned(), state: after.chars().next()? })
+    })
+}
+
 /// Returns true if a file system is mounted on exactly this directory.
 pub(crate) fn is_mounted(point: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("mount table");
@@ -403,11 +429,13 @@ pub(crate) fn is_mounted(point: &Path) -> bool {
 }
 
 /// Stops a child of this process. Returns when none of its threads runs: after the signal a
-/// thread may still finish its current operation.
+/// thread may still finish its current operation. A thread `kick` of a mount over io_uring waits
+/// for an answer of its own mount, and does not stop before. So the kernel may never report the
+/// process as stopped (`waitid`).
 pub(crate) fn stop(child: Pid) {
     kill_process(child, Signal::STOP).expect("signal sent");
-    let stopped = waitid(WaitId::Pid(child), WaitIdOptions::STOPPED).expect("waited");
-    assert!(stopped.is_some_and(|status| status.stopped()));
+    let child = child.as_raw_pid();
+    assert!(eventually(|| threads(child).all(|thread| thread.is_stopped())), "{child} stops");
 }
 
 /// Runs a shell command as another user. Returns its exit code.
