@@ -169,7 +169,7 @@ impl Attributes {
     /// Waits, for 1 ms at most, until the caller has probably heard of its removals of names of an
     /// inode. Call it before the caller is told attributes that it requested at `since`.
     pub fn wait_for_removals(&self, since: RequestTime, ino: u64) {
-        if let Some(time) = self.caching.cache.name_removals.wait(since.answered, ino, Instant::now()) {
+        if let Some(time) = self.caching.cache.name_removals.wait(since.answered, ino, Instant::now) {
             thread::sleep(time);
         }
     }

@@ -40,7 +40,7 @@ impl<'c> RecallGuard<'c> {
     /// not heard of its removal of a name, they have the earlier number of links, and may not be
     /// cached: the kernel subtracts the link itself.
     pub fn visible(&self, since: RequestTime, attr: &Attr) -> Attr {
-        match self.rules.cache.name_removals.links_before(since.answered, attr.ino, Instant::now()) {
+        match self.rules.cache.name_removals.links_before(since.answered, attr.ino, Instant::now) {
             Some(links) if links > attr.nlink => {
                 Attr { nlink: links, marks: attr.marks - Marks::KEEP, ..*attr }
             }
@@ -54,7 +54,7 @@ impl<'c> RecallGuard<'c> {
         let cache = &self.rules.cache;
         let current = !cache.changed.lock().attr(since.changed, attr.ino)
             && !self.recall_log.attr(since.recalled, attr.ino)
-            && cache.name_removals.links_before(since.answered, attr.ino, Instant::now()).is_none();
+            && cache.name_removals.links_before(since.answered, attr.ino, Instant::now).is_none();
         inode.told(attr, thread, current);
     }
 

@@ -98,31 +98,43 @@ impl NameRemovals {
 
     /// Returns the number of links before the removals that a request of `since` may not count yet.
     /// `None` if there are none.
-    pub(crate) fn links_before(&self, since: Answered, ino: u64, now: Instant) -> Option<u32> {
-        self.of(ino, now, |removal| {
+    pub(crate) fn links_before(
+        &self,
+        since: Answered,
+        ino: u64,
+        now: impl FnOnce() -> Instant,
+    ) -> Option<u32> {
+        self.of(ino, now, |removal, _| {
             (removal.under_way > 0 || removal.answered > since).then_some(removal.links)
         })
     }
 
     /// Returns how long to wait with the reply to a request of `since`. `None` if it need not wait.
-    pub(crate) fn wait(&self, since: Answered, ino: u64, now: Instant) -> Option<Duration> {
-        self.of(ino, now, |removal| {
+    pub(crate) fn wait(&self, since: Answered, ino: u64, now: impl FnOnce() -> Instant) -> Option<Duration> {
+        self.of(ino, now, |removal, now| {
             let passed = now.saturating_duration_since(removal.ended?);
             let is_next = removal.under_way == 0 && removal.answered <= since;
             if is_next { SUBTRACTED.checked_sub(passed).filter(|left| !left.is_zero()) } else { None }
         })
     }
 
-    fn of<T>(&self, ino: u64, now: Instant, then: impl FnOnce(&Removal) -> Option<T>) -> Option<T> {
+    /// Looks at the removals of an inode. Reads the clock only if there are removals at all.
+    fn of<T>(
+        &self,
+        ino: u64,
+        now: impl FnOnce() -> Instant,
+        then: impl FnOnce(&Removal, Instant) -> Option<T>,
+    ) -> Option<T> {
         if !self.any.load(Ordering::SeqCst) {
             return None;
         }
+        let now = now();
         let mut removals = self.removals.lock();
         removals.forget_old(now);
         if removals.by_ino.is_empty() {
             self.any.store(false, Ordering::SeqCst);
         }
-        then(removals.by_ino.get(&ino)?)
+        then(removals.by_ino.get(&ino)?, now)
     }
 }
 
@@ -137,15 +149,15 @@ mod tests {
         let removals = NameRemovals::default();
         let now = Instant::now();
         let before = removals.now();
-        assert_eq!(removals.links_before(before, INO, now), None);
+        assert_eq!(removals.links_before(before, INO, || now), None);
         removals.begin(INO, 2, now);
         let during = removals.now();
-        assert_eq!(removals.links_before(during, INO, now), Some(2));
-        assert_eq!(removals.links_before(during, INO + 1, now), None);
+        assert_eq!(removals.links_before(during, INO, || now), Some(2));
+        assert_eq!(removals.links_before(during, INO + 1, || now), None);
         removals.end(INO, now);
-        assert_eq!(removals.links_before(before, INO, now), Some(2));
-        assert_eq!(removals.links_before(during, INO, now), Some(2));
-        assert_eq!(removals.links_before(removals.now(), INO, now), None);
+        assert_eq!(removals.links_before(before, INO, || now), Some(2));
+        assert_eq!(removals.links_before(during, INO, || now), Some(2));
+        assert_eq!(removals.links_before(removals.now(), INO, || now), None);
     }
 
     #[test]
@@ -156,10 +168,10 @@ mod tests {
         removals.begin(INO, 3, now);
         removals.end(INO, now);
         let between = removals.now();
-        assert_eq!(removals.links_before(between, INO, now), Some(3));
+        assert_eq!(removals.links_before(between, INO, || now), Some(3));
         removals.end(INO, now);
-        assert_eq!(removals.links_before(between, INO, now), Some(3));
-        assert_eq!(removals.links_before(removals.now(), INO, now), None);
+        assert_eq!(removals.links_before(between, INO, || now), Some(3));
+        assert_eq!(removals.links_before(removals.now(), INO, || now), None);
     }
 
     #[test]
@@ -167,12 +179,12 @@ mod tests {
         let removals = NameRemovals::default();
         let (before, start) = (removals.now(), Instant::now());
         removals.begin(INO, 2, start);
-        assert_eq!(removals.wait(removals.now(), INO, start), None);
+        assert_eq!(removals.wait(removals.now(), INO, || start), None);
         removals.end(INO, start);
         let half = SUBTRACTED / 2;
-        assert_eq!(removals.wait(before, INO, start + half), None);
-        assert_eq!(removals.wait(removals.now(), INO, start + half), Some(half));
-        assert_eq!(removals.wait(removals.now(), INO, start + SUBTRACTED), None);
+        assert_eq!(removals.wait(before, INO, || start + half), None);
+        assert_eq!(removals.wait(removals.now(), INO, || start + half), Some(half));
+        assert_eq!(removals.wait(removals.now(), INO, || start + SUBTRACTED), None);
     }
 
     #[test]
@@ -183,10 +195,10 @@ mod tests {
         removals.end(INO, start);
         removals.begin(INO, 2, start);
         let late = start + KEPT;
-        assert_eq!(removals.links_before(since, INO, late), Some(2));
+        assert_eq!(removals.links_before(since, INO, || late), Some(2));
         removals.end(INO, late);
-        assert_eq!(removals.links_before(since, INO, late), Some(2));
-        assert_eq!(removals.links_before(since, INO, late + KEPT), None);
+        assert_eq!(removals.links_before(since, INO, || late), Some(2));
+        assert_eq!(removals.links_before(since, INO, || late + KEPT), None);
         assert!(removals.removals.lock().by_ino.is_empty());
         assert!(!removals.any.load(Ordering::SeqCst));
     }
