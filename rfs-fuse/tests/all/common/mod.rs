@@ -396,30 +396,16 @@ pub(crate) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// A thread of a process.
-struct ThreadState {
-    name: String,
-    /// Its letter in /proc/PID/stat.
-    state: char,
-}
-
-impl ThreadState {
-    /// Returns true if the thread runs only after SIGCONT, or after another thread has run.
-    fn is_stopped(&self) -> bool {
-        matches!(self.state, 'T' | 't') || self.state == 'D' && self.name == "kick"
-    }
-}
-
-/// Returns the threads of a process that have not ended.
-fn threads(process: i32) -> impl Iterator<Item = ThreadState> {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    tasks.filter_map(|task| {
-        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+/// Returns the name of each thread of a process, and its state: its letter in /proc/PID/stat.
+pub(crate) fn threads(pid: Pid) -> Vec<(String, char)> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    let of = |stat: String| {
         // The name may contain spaces and parentheses.
-        let (before, after) = stat.rsplit_once(") ")?;
-        let (_, name) = before.split_once(" (")?;
-        Some(ThreadState { name: name.to_owned(), state: after.chars().next()? })
-    })
+        let (name, rest) = stat.rsplit_once(") ")?;
+        Some((name.split_once('(')?.1.to_owned(), rest.chars().next()?))
+    };
+    stats.filter_map(of).collect()
 }
 
 /// Returns true if a file system is mounted on exactly this directory.
@@ -434,8 +420,9 @@ pub(crate) fn is_mounted(point: &Path) -> bool {
 /// process as stopped (`waitid`).
 pub(crate) fn stop(child: Pid) {
     kill_process(child, Signal::STOP).expect("signal sent");
-    let child = child.as_raw_pid();
-    assert!(eventually(|| threads(child).all(|thread| thread.is_stopped())), "{child} stops");
+    let is_stopped =
+        |(name, state): &(String, char)| matches!(state, 'T' | 't') || *state == 'D' && name == "kick";
+    assert!(eventually(|| threads(child).iter().all(is_stopped)), "{child} stops");
 }
 
 /// Runs a shell command as another user. Returns its exit code.

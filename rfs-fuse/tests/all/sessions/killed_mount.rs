@@ -14,7 +14,7 @@ use std::{
 
 use crate::common::{
     Lender, Mount, NOBODY, OpenDevice, Over, directory, eventually, exit_of, is_mounted, locking::open,
-    providers,
+    providers, threads,
 };
 use rustix::{
     fs::{FlockOperation, flock},
@@ -97,11 +97,7 @@ fn mkdir_as(user: u32, path: &Path) -> Child {
 
 /// Returns true if a thread of this name is in an uninterruptible wait.
 fn has_stuck_thread(process: Pid, name: &str) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).expect("threads");
-    tasks.flatten().any(|task| {
-        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        status.starts_with(&format!("Name:\t{name}\n")) && status.contains("\nState:\tD")
-    })
+    threads(process).iter().any(|(thread, state)| thread == name && *state == 'D')
 }
 
 /// Returns the mount's watchdog process, if there is exactly one.

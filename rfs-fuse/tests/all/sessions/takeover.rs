@@ -28,7 +28,7 @@ use crate::common::{
     Lender, Mount, Over, directory, eventually, exit_of, is_mounted,
     locking::{WAYS, begins_to_wait, open},
     mapped::Mapped,
-    pattern, program, providers,
+    pattern, program, providers, threads,
 };
 
 const MIB: u64 = 1 << 20;
@@ -100,17 +100,6 @@ fn open_files_survive_a_kill_and_calls_wait_at_most_a_second() {
         fs::remove_dir_all(mount.path("dir")).expect("removed");
         assert!(eventually(|| lender.free_blocks() == free), "the space of the unlinked file is free");
     });
-}
-
-/// Returns the state of each thread of a process, with its name.
-fn threads(pid: Pid) -> Vec<(String, char)> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten();
-    let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
-    let of = |stat: String| {
-        let (name, rest) = stat.rsplit_once(") ")?;
-        Some((name.split_once('(')?.1.to_owned(), rest.chars().next()?))
-    };
-    stats.filter_map(of).collect()
 }
 
 /// Catches a mount that ends because a thread of the dead program waits in the kernel, for a
