@@ -143,8 +143,11 @@ impl Lane {
     }
 
     /// Notes that the next `count` entries are for large requests. Called before they are
-    /// [reserved](Self::reserve).
+    /// [reserved](Self::reserve). Changes nothing if none of them got room.
     pub(crate) fn note_large(&self, count: usize) {
+        if count == 0 {
+            return;
+        }
         self.large.store(self.used.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
 

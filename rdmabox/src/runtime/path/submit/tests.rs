@@ -173,6 +173,16 @@ fn a_busy_lane_takes_small_requests_again_after_its_large_ones() {
     assert_eq!(states, [large, large, large, small, idle]);
 }
 
+/// Catches a large request that got no room, and makes the small ones before it count as large.
+#[test]
+fn a_large_request_without_room_leaves_the_lane_as_it_is() {
+    let runtime = runtime(1);
+    let lane = &runtime.lanes[0];
+    lane.reserve(2);
+    lane.note_large(0);
+    assert!(lane.is_busy_with_small() && lane.takes_small(16));
+}
+
 #[test]
 fn lanes_take_turns() {
     for lanes in [1, 2, 4, 16] {
