@@ -127,11 +127,10 @@
 //!
 //! The crate handles no signal, unless the program calls [`memory::survive`] (SIGBUS). A handler of
 //! the program that returns interrupts no wait and no request of this crate. The default action of
-//! SIGTERM and SIGINT ends the process, which is no orderly stop of a host: its clients get
-//! [`RequestError::Disconnected`], but [`Service::disconnected`] is not called, and the file of a
-//! Unix socket remains (the next host at the same path replaces it). For an orderly stop, wait for
-//! the signal, then drop the [`HostHandle`]:
-//! [A host as a program](guide#a-host-as-a-program).
+//! SIGTERM and SIGINT ends the process, which is no orderly stop of a host. Its clients get
+//! [`RequestError::Disconnected`], but [`Service::disconnected`] is not called. The file of a Unix
+//! socket remains (the next host at the same path replaces it). For an orderly stop, wait for the
+//! signal, then drop the [`HostHandle`]: [A host as a program](guide#a-host-as-a-program).
 //!
 //! # Safety
 //!

@@ -3,7 +3,7 @@
 //!
 //! A word holds the check and the version of its block. A writer makes the version odd, changes the
 //! block, and stores the new check with the next even version. A reader can therefore distinguish a
-//! block that is being changed from a damaged block: if the same even version stands before and
+//! block that is being changed from a damaged block. If the same even version stands before and
 //! after the read of the block, no writer changed the block during the read.
 //!
 //! The check is the CRC-32C of the block, xor the CRC-32C of a block of zeros. A block of zeros has

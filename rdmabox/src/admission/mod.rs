@@ -2,46 +2,11 @@
 //!
 //! A session counts the bytes in flight, and an [`AdmissionPolicy`] decides. [`WindowScope`] says
 //! whether the bytes of other sessions on the same device count as well. A request that is not
-//! admitted stays in the merge queue, where it can still merge, and its owner retries after a
+//! admitted stays in the merge queue, where it can still merge. Its owner retries after a
 //! completion of the session. [`StaticWindow`] is the policy that the RDMAbox paper measures, and
 //! that a session has by default. [`LatencyWindow`] finds the window size itself, for which the
 //! paper leaves a hook (section IV-A).
 //! [`SessionBuilder::admission`](crate::SessionBuilder::admission) sets a policy.
-//!
-//! ```
-//! use std::{sync::Arc, time::Duration};
-//! use rdmabox::{MemoryServer, Session, admission::{AdmissionPolicy, LatencyWindow, StaticWindow}};
-//!
-//! /// A fixed window that reports slow completions.
-//! #[derive(Debug)]
-//! struct Reporting(StaticWindow);
-//!
-//! impl AdmissionPolicy for Reporting {
-//!     fn admit(&self, in_flight_bytes: u64, request_bytes: u64) -> bool {
-//!         self.0.admit(in_flight_bytes, request_bytes)
-//!     }
-//!
-//!     fn window(&self) -> u64 {
-//!         self.0.window()
-//!     }
-//!
-//!     fn on_complete(&self, bytes: u64, latency: Duration) {
-//!         if latency > Duration::from_secs(1) {
-//!             eprintln!("{bytes} bytes took {latency:?}");
-//!         }
-//!     }
-//! }
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 4096)?;
-//! # let address = &host.addresses()[0];
-//! let policy = Arc::new(LatencyWindow::new(Default::default()));
-//! let adaptive = Session::builder().admission(policy).connect(address)?;
-//! let policy = Arc::new(Reporting(StaticWindow::new(1 << 20)));
-//! let reporting = Session::builder().admission(policy).connect(address)?;
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! # Concurrency
 //! Any thread may call every method. The counter uses atomics, never queues and never waits.
@@ -72,6 +37,41 @@ pub const ADMISSION_PAGE: u64 = 4096;
 /// call it several times per request, so it must be quick and must not block.
 ///
 /// A program may implement it. Methods that a later version adds have a default.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use rdmabox::{MemoryServer, Session, admission::{AdmissionPolicy, LatencyWindow, StaticWindow}};
+///
+/// /// A fixed window that reports slow completions.
+/// #[derive(Debug)]
+/// struct Reporting(StaticWindow);
+///
+/// impl AdmissionPolicy for Reporting {
+///     fn admit(&self, in_flight_bytes: u64, request_bytes: u64) -> bool {
+///         self.0.admit(in_flight_bytes, request_bytes)
+///     }
+///
+///     fn window(&self) -> u64 {
+///         self.0.window()
+///     }
+///
+///     fn on_complete(&self, bytes: u64, latency: Duration) {
+///         if latency > Duration::from_secs(1) {
+///             eprintln!("{bytes} bytes took {latency:?}");
+///         }
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 4096)?;
+/// # let address = &host.addresses()[0];
+/// let policy = Arc::new(LatencyWindow::new(Default::default()));
+/// let adaptive = Session::builder().admission(policy).connect(address)?;
+/// let policy = Arc::new(Reporting(StaticWindow::new(1 << 20)));
+/// let reporting = Session::builder().admission(policy).connect(address)?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
     /// Returns true if a request of `request_bytes` may be posted while `in_flight_bytes` are in
     /// flight, of the session or of the device ([`WindowScope`]). Both are whole pages.
@@ -171,9 +171,9 @@ impl Admission {
         admitted
     }
 
-    /// Returns true if a session may exceed the window of its device: it stays within its share, as
-    /// all active sessions would with as many bytes each, and the sum exceeds the window by one
-    /// share at most. So a peer that is stopped, and holds the window, leaves others a share.
+    /// Returns true if a session may exceed the window of its device. It stays within its share, as
+    /// all active sessions would with as many bytes each. The sum exceeds the window by one share
+    /// at most. So a peer that is stopped, and holds the window, leaves others a share.
     fn is_guaranteed(&self, own: u64, charge: u64, total: u64, active: u64) -> bool {
         let window = self.policy.window();
         let share = window / active;

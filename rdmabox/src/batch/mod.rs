@@ -20,7 +20,7 @@ pub(crate) use plan::{Item, Plan, PlanLimits, PlannedWr, part_addresses, plan};
 pub(crate) use spread::{LEAST_SHARE, OpenLanes};
 
 /// Default limit of a merged work request in bytes. At this length the cost of a work request is
-/// small against the cost of its data, a block of the pre-registered pool can still hold it, and
+/// small against the cost of its data. A block of the pre-registered pool can still hold it, and
 /// the default window still keeps all of the four queue pairs busy.
 pub(crate) const DEFAULT_MAX_MERGE: u64 = 1 << 20;
 

@@ -205,9 +205,9 @@ pub trait QueuePair: super::Sealed + Send + Sync + std::fmt::Debug {
     /// own memory. Several threads may execute requests in parallel.
     ///
     /// The request is ordered after every post that returned before the call, and before every post
-    /// that starts after the return. Returns `None` without any effect if that order is impossible:
-    /// the queue pair is not in Rts, the peer's memory is not mapped (yet), posted requests are
-    /// outstanding, or the request is too long. The caller then posts the request.
+    /// that starts after the return. Returns `None` without any effect if that order is impossible.
+    /// It is if the queue pair is not in Rts, the peer's memory is not mapped (yet), posted
+    /// requests are outstanding, or the request is too long. The caller then posts the request.
     ///
     /// # Errors
     /// The status with which a posted request would have completed. The queue pair has moved to

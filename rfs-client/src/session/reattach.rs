@@ -80,7 +80,7 @@ impl Reattacher {
 
 /// Returns the failure of an attempt that connected and did not attach. It is final if other mounts
 /// have taken the export, if it cannot be used exclusively, or if the server has no version of the
-/// protocol that this process speaks: it never gets one.
+/// protocol that this process speaks. It never gets one.
 fn failure_of(address: &Address, error: &ClientError) -> ConnectFailure {
     let why = format!("{address}: cannot attach: {error}");
     match error {

@@ -4,7 +4,7 @@
 //! since then went unheard, so the client forgets its caches. It reopens its open files that
 //! still exist. Locks are lost, because another client may have held them in between. Every file
 //! handle that held a lock returns EIO from now on, as does every request issued before the loss
-//! through any handle: processes own locks, too, so such a lock may have guarded it.
+//! through any handle. Processes own locks, too, so such a lock may have guarded it.
 //!
 //! # Concurrency
 //! Runs on the reconnect thread before other threads use the new session. Those may block on it

@@ -124,9 +124,9 @@ impl Point {
         }
     }
 
-    /// Returns the peak memory of the point: the files in the server (or in the null file system)
-    /// and in the client's page cache; for empty files, the state of server, client and kernel per
-    /// file; and space for the programs.
+    /// Returns the peak memory of the point. It has the files in the server (or in the null file
+    /// system) and in the client's page cache, and space for the programs. For empty files it also
+    /// has the state of server, client and kernel per file.
     pub fn memory(self, bytes: u64) -> u64 {
         let Shape { mounts, files, bytes, .. } = self.shape(bytes);
         match self.series {

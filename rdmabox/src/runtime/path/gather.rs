@@ -1,18 +1,12 @@
 //! Lets started requests leave together: those that are started while others are under way.
 //!
 //! Posting each started request at once would cost a doorbell each. A small request that finds
-//! the lane of small requests busy is therefore left in the merge queue, where its neighbours
-//! gather. The thread that polls completions drains the queue in every poll. A thread that waits
-//! for a started request drains it first. A request that finds nothing under way is posted at
-//! once, and so is every request if no thread would drain the queue.
-//!
-//! If no thread polls, a thread of the session ticks: it posts requests that were left for a whole
-//! tick, because the starting thread has turned to other work. Ticks end when nothing is left for
-//! some time. If requests are left for too long several times in a row, further ones are posted at
-//! once for a while.
-//!
-//! The same thread relieves combiners. A thread that posts for others for a whole `Shift` hands
-//! the queue over to it, and returns to its caller.
+//! the lane of small requests busy is therefore left in the merge queue, if a thread will drain it.
+//! The thread that polls completions drains the queue in every poll, and a thread that waits for a
+//! started request drains it first. If no thread polls, a thread of the session ticks. Ticks end
+//! when nothing is left for some time. If requests are left for too long several times in a row,
+//! further ones are posted at once for a while. The ticking thread also relieves combiners: a
+//! thread that posts for others for a whole `Shift` hands the queue over to it.
 //!
 //! # Concurrency
 //! Any thread may call these methods. `gathering` makes sure that no request is stranded. The

@@ -264,8 +264,8 @@ impl Session {
     /// right to read only, and costs as much as a READ: use it to poll a word that another party
     /// changes.
     ///
-    /// The result is a value that the word had, if each party stores it as a whole: with an atomic
-    /// ([`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add),
+    /// The result is a value that the word had, if each party stores it as a whole. That is with an
+    /// atomic ([`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add),
     /// [`fetch_op`](Self::fetch_op)), with an aligned 8-byte [`Op::Write`] of
     /// [`execute`](Self::execute), or with an aligned store of a processor of the host. A request
     /// that is issued after the return sees all that the writer made visible before it stored the

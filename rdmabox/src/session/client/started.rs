@@ -25,8 +25,8 @@ impl Session {
     /// thread take effect in the order of their starts.
     ///
     /// While other requests are under way, a small one (up to 16 KiB) may stay in the merge queue
-    /// until the thread that polls, or this thread, takes it along with its neighbours: for at most
-    /// 0.4 ms.
+    /// for at most 0.4 ms. The thread that polls, or this thread, then takes it along with its
+    /// neighbours.
     pub fn start_write<B: SendBuf>(&self, remote: RemoteAddr, data: B) -> Transfer<B> {
         self.begin_write(remote, data, WaitedBy::Caller)
     }

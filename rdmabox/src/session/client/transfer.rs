@@ -42,7 +42,7 @@ use crate::{
 ///
 /// Each transfer that is waited for ends. A thread waits at most for the operation timeout. A
 /// transfer that is awaited, dropped, or has a callback fails at most one and a half operation
-/// timeouts after it was posted: a polling thread ends it, which looks for overdue requests every
+/// timeouts after it was posted. A polling thread ends it, which looks for overdue requests every
 /// half operation timeout. It then fails with [`RequestError::Timeout`] in all cases, and its
 /// queue pair is replaced. While it waits for room, it fails after that time if no request of the
 /// session completes meanwhile.

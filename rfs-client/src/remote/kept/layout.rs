@@ -33,9 +33,9 @@ pub(super) mod header {
 /// Number of words of the caller.
 pub(super) const WORDS: usize = 16;
 
-/// Calls: one for each slot. A word that is the sequence number, doubled, plus 1 while the call is
-/// in flight; then the kernel's number of the request; the ordinal of the call in it and the
-/// length of the envelope, of 32 bits each; then the envelope.
+/// Calls: one for each slot. A word is the sequence number, doubled, plus 1 while the call is in
+/// flight. Then comes the kernel's number of the request. Then come the ordinal of the call in the
+/// request and the length of the envelope, of 32 bits each, and the envelope.
 pub(super) const CALLS: usize = 4096;
 pub(super) const CALL_LEN: usize = 16 * 1024;
 pub(super) const CALL_HEADER: usize = 24;

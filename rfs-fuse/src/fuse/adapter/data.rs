@@ -153,7 +153,7 @@ impl Adapter {
         self.finish_write(write, written, reply);
     }
 
-    /// Returns true if the write may be answered by the thread that finds its completion: it is
+    /// Returns true if the write may be answered by the thread that finds its completion. It is
     /// small, there are no pages to drop and no rights to clear, and the caller hears of an error.
     #[inline]
     fn only_stores(&self, write: &WriteRequest, unprivileged: bool) -> bool {

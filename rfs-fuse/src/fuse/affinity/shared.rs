@@ -45,7 +45,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Returns true if the monitor has to act now: another caller than the pinned one has made a
+    /// Returns true if the monitor has to act now. Another caller than the pinned one has made a
     /// request, the kernel has requested much on its own, or a caller may be worth pinning.
     #[inline]
     pub(super) fn needs_monitor(&self, before: Tally, tally: Tally) -> bool {

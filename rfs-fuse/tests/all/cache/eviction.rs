@@ -149,8 +149,8 @@ impl Load {
     }
 }
 
-/// Several readers and writers on two mounts, with five times as many bytes as the export has: no
-/// request fails, no value is wrong, files that are open stay, and there are as many hits as in an
+/// Several readers and writers on two mounts, with five times as many bytes as the export has. No
+/// request fails, no value is wrong, and files that are open stay. There are as many hits as in an
 /// exact LRU that fills the export up to the high mark.
 #[test]
 fn a_cache_of_values_has_the_hits_of_an_exact_lru() {

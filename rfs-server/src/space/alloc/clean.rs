@@ -173,9 +173,9 @@ impl CleanSpace {
         (ranges, ahead - more)
     }
 
-    /// Takes up to `len` bytes for the part of a file at `at`, whose turns have a shift: behind
-    /// `hint` if that continues a piece, else from the store whose turn it is, else from a store
-    /// that has space.
+    /// Takes up to `len` bytes for the part of a file at `at`, whose turns have a shift. They lie
+    /// behind `hint` if that continues a piece. Else they are of the store whose turn it is, else
+    /// of a store that has space.
     fn take(&mut self, hint: Option<u64>, (at, shift): (u64, u64), len: u64) -> Option<Range> {
         if self.lent.is_empty() {
             let continued = hint.and_then(|place| self.own.take_at(place, len));

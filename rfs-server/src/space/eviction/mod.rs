@@ -1,9 +1,10 @@
 //! Eviction: which files leave an export because space runs short, or because they are old.
 //!
-//! Bottom up: [`policy`] has the rules and the marks, `use_list` an order of files by their last
-//! use, [`candidates`] the files that may go with their names, [`state`] the candidates under
-//! their lock with the counters, and [`evictor`] the thread. The dispatcher tells the candidates
-//! which files are opened, closed and renamed, and removes files (`dispatch::placement`).
+//! Bottom up: [`policy`] has the rules and the marks, and `use_list` an order of files by their
+//! last use. [`candidates`] has the files that may go with their names. [`state`] has the
+//! candidates under their lock with the counters, and [`evictor`] the thread. The dispatcher tells
+//! the candidates which files are opened, closed and renamed, and removes files
+//! (`dispatch::placement`).
 //!
 //! # Concurrency
 //! See each module; `state` has the locks.

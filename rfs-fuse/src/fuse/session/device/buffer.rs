@@ -1,8 +1,8 @@
 //! The receive buffer of a thread.
 //!
 //! Core dumps do not contain it. For a mount that outlives its process, all its pages are in memory
-//! from the beginning: a process that is killed while the kernel copies a request into absent
-//! pages would make the kernel fail the request.
+//! from the beginning. A process that is killed while the kernel copies a request into absent pages
+//! would make the kernel fail the request.
 //!
 //! # Concurrency
 //! One thread.

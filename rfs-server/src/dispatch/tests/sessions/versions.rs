@@ -49,9 +49,9 @@ fn a_session_has_the_requests_of_its_version() {
     assert_eq!(new.error(BIRTH), Errno::EPROTO);
 }
 
-/// Detects a mount of the last release that loses its state with an upgrade of the server, and a
-/// version in the log that is not that of the mount: the server after the next one would give the
-/// mount up.
+/// Detects a mount of the last release that loses its state with an upgrade of the server. Detects
+/// a version in the log that is not that of the mount, too: the server after the next one would
+/// give the mount up.
 #[test]
 fn the_next_server_continues_mounts_of_both_versions() {
     for anew in [false, true] {

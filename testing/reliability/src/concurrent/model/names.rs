@@ -110,8 +110,8 @@ impl State {
         Ok(Outcome::Done)
     }
 
-    /// Renames. The kernel looks the two names up one after the other, and ends there if they are
-    /// one file, or if the new name is there and must not be: with another mount's rename in
+    /// Renames. The kernel looks the two names up one after the other. It ends there if they are
+    /// one file, or if the new name is there and must not be. With another mount's rename in
     /// between, that is so though the old name has gone.
     fn rename(&mut self, from: Place, to: Place, how: Renaming, seen: &Outcome) -> Step<Outcome> {
         let before = self.get(to);
