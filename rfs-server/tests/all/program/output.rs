@@ -9,6 +9,7 @@ use std::{
 };
 
 use rdmabox::{Address, Key, ProviderKind, Session};
+use rfs_paging::{PagerOptions, PagingError, RemotePager};
 use rfs_proto::{ClientDescription, Reply, Request, VERSION, decode_reply, encode_request};
 
 fn program() -> Command {
@@ -149,6 +150,39 @@ fn signals_without_a_purpose_leave_the_server_as_it_is() {
     for said in ["no key file to reload", "runs without --persist", "SIGUSR2 has no effect"] {
         assert!(log.contains(said), "{said}: {log}");
     }
+}
+
+/// Catches lent memory that no pager reaches, and a pager that reaches files.
+#[test]
+fn a_pager_pages_to_memory_that_the_server_lends_beside_its_files() {
+    const PAGE: usize = 4096;
+    let directory = tempfile::tempdir().unwrap();
+    let [files, pages] =
+        ["rfs.sock", "lend.sock"].map(|name| format!("unix:{}", directory.path().join(name).display()));
+    let server = Running::start(&["--memory=4M", "--listen", &files, "--lend=16M", "--lend-listen", &pages]);
+    assert!(server.lines.contains(&format!("lending 16 MiB to pagers at {pages}")), "{:?}", server.lines);
+    let connect = |address: &str| {
+        RemotePager::connect(&[address.parse().unwrap()], PagerOptions::new(64 * PAGE as u64))
+    };
+    let pager = match connect(&pages) {
+        Err(reason @ PagingError::Userfaultfd(_)) => {
+            eprintln!("not run: {reason}");
+            return;
+        }
+        pager => pager.unwrap(),
+    };
+    let mut memory = pager.map(1000 * PAGE).unwrap();
+    let value = |page: usize| (page % 251) as u8 + 1;
+    memory.chunks_mut(PAGE).enumerate().for_each(|(page, bytes)| bytes.fill(value(page)));
+    works(&files.parse().unwrap());
+    for (page, bytes) in memory.chunks(PAGE).enumerate() {
+        assert!(bytes.iter().all(|byte| *byte == value(page)), "page {page}");
+    }
+    let stats = pager.stats();
+    assert!(stats.pages_written >= 936 && stats.pages_read >= 936, "{stats:?}");
+    assert!(connect(&files).is_err(), "a pager at the address of files");
+    drop((memory, pager));
+    assert_eq!(server.signal("TERM").0, Some(0));
 }
 
 /// Catches a signal that ends a store with all data that it lends.
