@@ -79,16 +79,19 @@ fn one_queue_pair_has_its_peak_at_four_threads_and_falls() {
     assert!((0.6..0.9).contains(&last), "{curve:?}");
 }
 
-/// RDMAbox, Fig. 8: the calibration. The window has as many requests as the card's cache.
+/// RDMAbox, Fig. 8: the calibration. A window with as many requests as the card's cache keeps the
+/// peak. The paper's window, with the requests of the peak, lets more to the card, and keeps 94 %.
 #[test]
 fn four_queue_pairs_have_their_peak_at_seven_threads_which_a_window_keeps() {
     let (one, four) = (curve(1, u64::MAX), curve(4, u64::MAX));
-    let window = curve(4, 4 * 16);
-    eprintln!("four queue pairs: {four:.0?}, with a window: {window:.0?}");
+    let (cached, at_peak) = (curve(4, 4 * 16), curve(4, 7 * 16));
+    eprintln!("four queue pairs: {four:.0?}, with windows: {cached:.0?} {at_peak:.0?}");
     assert_eq!(peak(&four).0, 7, "{four:?}");
     assert!(peak(&four).1 > 1.4 * peak(&one).1, "{four:?} {one:?}");
     assert!(four.last().unwrap() < &(0.9 * peak(&four).1), "{four:?}");
-    assert!(window.last().unwrap() > &(0.97 * peak(&four).1), "{window:?}");
+    assert!(cached.last().unwrap() > &(0.97 * peak(&four).1), "{cached:?}");
+    assert!(at_peak.last().unwrap() > &(0.94 * peak(&four).1), "{at_peak:?}");
+    assert!(at_peak.last().unwrap() > &(1.2 * four.last().unwrap()), "{at_peak:?} {four:?}");
 }
 
 /// Completion times of requests that are posted as fast as the card takes them, in millions per
