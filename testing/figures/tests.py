@@ -18,6 +18,7 @@ import xml.etree.ElementTree as xml
 
 import chart
 import figures
+import repeats
 import report
 import svg
 import trace
@@ -323,6 +324,22 @@ class Page(unittest.TestCase):
         rows = re.findall(rf"^\| (?:{names}), \d+ % \|", self.page, re.MULTILINE)
         # Redis over two providers and with the card; models over both in one row, and with the card.
         self.assertEqual(len(rows), 4 * 3 + 8 * 2)
+
+
+class Repeats(unittest.TestCase):
+    """Catches entries of different loads that are compared, and differences that are not counted."""
+
+    def test_each_entry_is_compared_with_itself(self):
+        with tempfile.TemporaryDirectory() as folder:
+            runs = [pathlib.Path(folder) / name for name in ("one", "two")]
+            for run, values in zip(runs, ({"1": 100, "2": 200, "3": 7}, {"2": 202, "1": 104})):
+                run.mkdir()
+                results = [{"coordinates": [at], "median": {"ops_per_second": v}} for at, v in values.items()]
+                (run / "bench-fig1-1.json").write_text(json.dumps({"results": results}))
+            # An experiment that only one of them has.
+            (runs[0] / "bench-fig2-1.json").write_text(json.dumps({"results": []}))
+            rows = repeats.table([repeats.reports(run) for run in runs])[2:]
+        self.assertEqual(rows, ["| fig1 | 2 | IOPS | 2.5 % | 4.0 % (1) | 1 of 2 |"])
 
 
 if __name__ == "__main__":
