@@ -151,8 +151,7 @@ require_cargo() {
     # shellcheck disable=SC2154  # the sourcing script sets root
     needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")
     command -v cargo >/dev/null || die "no cargo: install a Rust toolchain ($needed or later) first, with rustup for example"
-    # Outside the tree, because an old Cargo cannot read its manifest.
-    version=$(cd / && cargo --version) && version=${version#cargo } && version=${version%% *}
+    version=$(cargo --version) && version=${version#cargo } && version=${version%% *}
     [[ $(printf '%s\n' "$needed" "$version" | sort -V | head -n 1) == "$needed" ]] ||
         die "cargo $version is too old, $needed or later is needed: install a newer Rust toolchain, with rustup for example"
     if RFS_COMMIT=$(git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null); then
