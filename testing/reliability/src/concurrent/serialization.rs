@@ -333,7 +333,11 @@ impl<'a> Search<'a> {
                 own.mount == mount && overlap(own, change) && own.op.delays_drops(directory, is_long)
             };
             let last = calls.iter().filter(delays).map(|own| own.to).max();
-            last.map(|last| last.saturating_add(DROP_LIMIT))
+            let late = last.map(|last| last.saturating_add(DROP_LIMIT));
+            // A mount that asks for one name of a rename sees it, and may have the other name cached
+            // until the rename returns.
+            let meanwhile = matches!(change.op, Op::Rename { .. }).then_some(change.to);
+            late.max(meanwhile)
         };
         after.note_earlier_names(before, (change.mount, mounts), drops);
     }

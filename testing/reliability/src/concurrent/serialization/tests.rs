@@ -256,6 +256,23 @@ fn a_mount_may_use_a_name_as_it_was_until_its_own_change_of_it_has_returned() {
 }
 
 #[test]
+fn a_rename_by_another_mount_may_show_in_one_name_first() {
+    let absent = || Outcome::Failed(libc::ENOENT);
+    let fits = |later: (u64, u64), names| {
+        let rename = Op::Rename { from: "a", to: "c", how: Renaming::Replace };
+        let calls = [
+            call(3, 1, (10, 30), rename, Outcome::Done),
+            // The server has answered this, and the kernel the other from what it has cached.
+            call(4, 0, (11, 20), Op::StatName { path: "a" }, absent()),
+            call(5, 0, later, Op::Chmod { path: "c", mode: 0o600 }, absent()),
+        ];
+        super::serialize(&opened(), &calls, &[], &[], names).is_ok()
+    };
+    assert!(fits((21, 25), Names::Earlier) && !fits((21, 25), Names::Current));
+    assert!(!fits((31, 35), Names::Earlier), "the rename has returned");
+}
+
+#[test]
 fn the_kernel_asks_for_a_name_that_it_is_about_to_make() {
     let mkdir = (Op::Mkdir { path: "d" }, (5, 30));
     let fits = |last, seen| fits_beside(mkdir, last, (31, seen), Names::Earlier);
