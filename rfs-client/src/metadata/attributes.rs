@@ -4,7 +4,11 @@
 //! Session threads. A change of size takes the inode's `io` exclusively; all other locks are held
 //! briefly.
 
-use std::{sync::Arc, thread, time::Instant};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rfs_proto::{Attr, Errno, Marks, Reply, Request, SetAttr};
 
@@ -20,6 +24,10 @@ use crate::{
         record_reader::RecordReader,
     },
 };
+
+/// Longest time for which attributes wait for the answer to a removal of a name. Another client that
+/// does not answer the server can delay a removal by seconds.
+const DOUBT: Duration = Duration::from_millis(100);
 
 /// Reads and changes attributes, and knows which ones the caller was told.
 #[derive(Debug)]
@@ -57,6 +65,32 @@ impl Attributes {
             !attr_caching.is_cacheable() && attr_caching.call_is_due()
         };
         self.of(&inode, asks)
+    }
+
+    /// Returns an inode's attributes for the caller, and the time at which they were requested.
+    ///
+    /// With one link, beside a removal of a name by the caller, the number of links is in doubt: the
+    /// caller is going to subtract a link that it may count already. This waits for the answer to
+    /// the removal then, and requests the attributes again. After [`DOUBT`] it returns two links.
+    pub fn getattr_to_tell(&self, ino: u64) -> (RequestTime, Result<Attr, ClientError>) {
+        let removals = &self.caching.cache.name_removals;
+        let mut deadline = None;
+        loop {
+            let since = self.caching.since();
+            let got = self.getattr(ino);
+            let attr = match got {
+                Ok(attr) if attr.nlink == 1 && removals.any_unheard(since.answered, ino, Instant::now) => {
+                    attr
+                }
+                // A removal that begins from now on is not counted yet.
+                _ => return (since, got),
+            };
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + DOUBT);
+            if Instant::now() >= deadline {
+                return (since, Ok(Attr { nlink: 2, ..attr }));
+            }
+            removals.wait_for_answers(ino, deadline);
+        }
     }
 
     /// Returns an inode's time of birth in nanoseconds since 1970. Asks the server once for a
@@ -168,8 +202,11 @@ impl Attributes {
 
     /// Waits, for 1 ms at most, until the caller has probably heard of its removals of names of an
     /// inode. Call it before the caller is told attributes that it requested at `since`.
-    pub fn wait_for_removals(&self, since: RequestTime, ino: u64) {
-        if let Some(time) = self.caching.cache.name_removals.wait(since.answered, ino, Instant::now) {
+    pub fn wait_for_removals(&self, since: RequestTime, attr: &Attr) {
+        // The caller cannot count down to zero from more links.
+        if attr.nlink == 1
+            && let Some(time) = self.caching.cache.name_removals.wait(since.answered, attr.ino, Instant::now)
+        {
             thread::sleep(time);
         }
     }

@@ -55,7 +55,7 @@ impl<'n> NameRemoval<'n> {
             let links = inode.caller.lock().told_links;
             // The kernel cannot subtract a link twice from a count of one.
             if links > 1 {
-                removals.begin(inode.ino, links, now);
+                removals.begin(inode.ino, now);
             }
             links > 1
         };

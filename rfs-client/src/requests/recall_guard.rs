@@ -36,16 +36,32 @@ impl<'c> RecallGuard<'c> {
         self.rules.cache.time(self.recall_log.now())
     }
 
-    /// Returns attributes, requested at `since`, as the caller may be told them. If the caller has
-    /// not heard of its removal of a name, they have the earlier number of links, and may not be
-    /// cached: the kernel subtracts the link itself.
+    /// Returns attributes, requested at `since`, as the caller may be told them. They may not be
+    /// cached if the caller has not heard of its removal of a name: it subtracts a link when it
+    /// does. A single link may not be cached for some time longer, because the caller may do so
+    /// late, and would count to zero.
     pub fn visible(&self, since: RequestTime, attr: &Attr) -> Attr {
-        match self.rules.cache.name_removals.links_before(since.answered, attr.ino, Instant::now) {
-            Some(links) if links > attr.nlink => {
-                Attr { nlink: links, marks: attr.marks - Marks::KEEP, ..*attr }
-            }
-            _ => *attr,
+        let is_late = || {
+            let removals = &self.rules.cache.name_removals;
+            attr.nlink == 1 && removals.any_recent(attr.ino, Instant::now)
+        };
+        match self.any_unheard_removal(since, attr.ino) || is_late() {
+            true => Attr { marks: attr.marks - Marks::KEEP, ..*attr },
+            false => *attr,
         }
+    }
+
+    /// Returns attributes, requested at `since`, as the caller may be told them with a name. Beside
+    /// an unheard removal a single link is told as two, so that the caller does not count to zero.
+    /// It requests the attributes again before it shows them, because it may not cache these.
+    pub fn visible_with_name(&self, since: RequestTime, attr: &Attr) -> Attr {
+        let is_in_doubt = attr.nlink == 1 && self.any_unheard_removal(since, attr.ino);
+        let visible = self.visible(since, attr);
+        if is_in_doubt { Attr { nlink: 2, ..visible } } else { visible }
+    }
+
+    fn any_unheard_removal(&self, since: RequestTime, ino: u64) -> bool {
+        self.rules.cache.name_removals.any_unheard(since.answered, ino, Instant::now)
     }
 
     /// Notes that the caller is told attributes, which its thread `thread` requested at `since`.
@@ -54,7 +70,7 @@ impl<'c> RecallGuard<'c> {
         let cache = &self.rules.cache;
         let current = !cache.changed.lock().attr(since.changed, attr.ino)
             && !self.recall_log.attr(since.recalled, attr.ino)
-            && cache.name_removals.links_before(since.answered, attr.ino, Instant::now).is_none();
+            && !self.any_unheard_removal(since, attr.ino);
         inode.told(attr, thread, current);
     }
 

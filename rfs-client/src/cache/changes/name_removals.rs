@@ -1,13 +1,20 @@
 //! Removals of names of files that have further names, for the link counts that the caller sees.
 //!
 //! The kernel subtracts one link when the thread that removes a name gets its reply. Another reply
-//! may come first, with the count from after the removal. The kernel would then subtract the link
-//! twice, and at a count of zero it refuses new links to the file. So a reply has the earlier count
-//! if its request came before the removal was answered. If it came shortly after, the reply waits
-//! until the kernel has probably subtracted the link.
+//! may come first, with a count of 1 from after the removal. The kernel would then count to zero,
+//! and refuse new links to the file. It asks again after the removal, so a wrong count above zero
+//! does no harm.
+//!
+//! - Attributes with one link, requested before the removal was answered, are in doubt: the count
+//!   may be from before the removal or from after it. The client waits for the answer and requests
+//!   them again. Attributes of a name have 2 links: the caller requests them before it shows them.
+//! - Requested shortly after the answer, they wait until the kernel has probably subtracted the
+//!   link. The kernel may not cache a single link within a second of the answer: a `stat` would
+//!   show a zero if the kernel subtracts later than that.
 //!
 //! # Concurrency
-//! Session threads. One mutex, held briefly. Replies take it only within a second of a removal.
+//! Session threads. One mutex, held briefly; a wait for an answer releases it. Replies take it only
+//! within a second of a removal.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 /// How long an answered removal is kept. By then the kernel has subtracted the link.
 const KEPT: Duration = Duration::from_secs(1);
@@ -31,8 +38,6 @@ pub(crate) struct Answered(u64);
 #[derive(Debug, Default)]
 struct Removal {
     under_way: u32,
-    /// Largest number of links before one of them.
-    links: u32,
     /// Time of the last answer.
     answered: Answered,
     ended: Option<Instant>,
@@ -63,6 +68,8 @@ impl Removals {
 #[derive(Debug, Default)]
 pub(crate) struct NameRemovals {
     removals: Mutex<Removals>,
+    /// Notified when a removal ends.
+    ends: Condvar,
     answered: AtomicU64,
     /// False if there is no removal.
     any: AtomicBool,
@@ -74,13 +81,12 @@ impl NameRemovals {
         Answered(self.answered.load(Ordering::SeqCst))
     }
 
-    /// Begins the removal of a name of an inode, whose number of links is `links` for the caller.
-    pub(crate) fn begin(&self, ino: u64, links: u32, now: Instant) {
+    /// Begins the removal of a name of an inode.
+    pub(crate) fn begin(&self, ino: u64, now: Instant) {
         let mut removals = self.removals.lock();
         removals.forget_old(now);
         let removal = removals.by_ino.entry(ino).or_default();
         removal.under_way += 1;
-        removal.links = removal.links.max(links);
         self.any.store(true, Ordering::SeqCst);
     }
 
@@ -94,19 +100,30 @@ impl NameRemovals {
             removal.ended = Some(now);
             removals.ended.push_back((now, ino));
         }
+        drop(removals);
+        self.ends.notify_all();
     }
 
-    /// Returns the number of links before the removals that a request of `since` may not count yet.
-    /// `None` if there are none.
-    pub(crate) fn links_before(
-        &self,
-        since: Answered,
-        ino: u64,
-        now: impl FnOnce() -> Instant,
-    ) -> Option<u32> {
-        self.of(ino, now, |removal, _| {
-            (removal.under_way > 0 || removal.answered > since).then_some(removal.links)
-        })
+    /// Returns true if a name of an inode was removed whose removal the caller had not heard of at
+    /// `since`.
+    pub(crate) fn any_unheard(&self, since: Answered, ino: u64, now: impl FnOnce() -> Instant) -> bool {
+        self.of(ino, now, |removal, _| (removal.under_way > 0 || removal.answered > since).then_some(()))
+            .is_some()
+    }
+
+    /// Returns true if a name of an inode was removed, or is being removed, within [`KEPT`].
+    pub(crate) fn any_recent(&self, ino: u64, now: impl FnOnce() -> Instant) -> bool {
+        self.of(ino, now, |_, _| Some(())).is_some()
+    }
+
+    /// Waits, until `deadline` at the latest, until no removal of a name of an inode is under way.
+    pub(crate) fn wait_for_answers(&self, ino: u64, deadline: Instant) {
+        let mut removals = self.removals.lock();
+        while removals.by_ino.get(&ino).is_some_and(|removal| removal.under_way > 0) {
+            if self.ends.wait_until(&mut removals, deadline).timed_out() {
+                return;
+            }
+        }
     }
 
     /// Returns how long to wait with the reply to a request of `since`. `None` if it need not wait.
@@ -145,40 +162,58 @@ mod tests {
     const INO: u64 = 7;
 
     #[test]
-    fn a_request_before_the_answer_sees_the_earlier_count() {
+    fn a_request_before_the_answer_is_in_doubt() {
         let removals = NameRemovals::default();
         let now = Instant::now();
         let before = removals.now();
-        assert_eq!(removals.links_before(before, INO, || now), None);
-        removals.begin(INO, 2, now);
+        let any_unheard = |since, ino| removals.any_unheard(since, ino, || now);
+        assert!(!any_unheard(before, INO));
+        removals.begin(INO, now);
         let during = removals.now();
-        assert_eq!(removals.links_before(during, INO, || now), Some(2));
-        assert_eq!(removals.links_before(during, INO + 1, || now), None);
+        assert!(any_unheard(during, INO) && !any_unheard(during, INO + 1));
         removals.end(INO, now);
-        assert_eq!(removals.links_before(before, INO, || now), Some(2));
-        assert_eq!(removals.links_before(during, INO, || now), Some(2));
-        assert_eq!(removals.links_before(removals.now(), INO, || now), None);
+        assert!(any_unheard(before, INO) && any_unheard(during, INO));
+        assert!(!any_unheard(removals.now(), INO));
     }
 
     #[test]
-    fn removals_that_overlap_count_from_the_first() {
+    fn removals_that_overlap_are_in_doubt_until_the_last_answer() {
         let removals = NameRemovals::default();
         let now = Instant::now();
-        removals.begin(INO, 3, now);
-        removals.begin(INO, 3, now);
+        removals.begin(INO, now);
+        removals.begin(INO, now);
         removals.end(INO, now);
         let between = removals.now();
-        assert_eq!(removals.links_before(between, INO, || now), Some(3));
+        assert!(removals.any_unheard(between, INO, || now));
         removals.end(INO, now);
-        assert_eq!(removals.links_before(between, INO, || now), Some(3));
-        assert_eq!(removals.links_before(removals.now(), INO, || now), None);
+        assert!(removals.any_unheard(between, INO, || now));
+        assert!(!removals.any_unheard(removals.now(), INO, || now));
+    }
+
+    #[test]
+    fn a_wait_for_answers_ends_with_the_last_one_or_at_its_deadline() {
+        let removals = NameRemovals::default();
+        let now = Instant::now();
+        let far = now + Duration::from_secs(60);
+        removals.wait_for_answers(INO, far);
+        removals.begin(INO, now);
+        removals.begin(INO, now);
+        removals.wait_for_answers(INO, now);
+        removals.end(INO, now);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| removals.wait_for_answers(INO, far));
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(!waits.is_finished(), "one removal is under way");
+            removals.end(INO, now);
+        });
+        assert!(now.elapsed() < Duration::from_secs(30));
     }
 
     #[test]
     fn a_request_shortly_after_the_answer_waits() {
         let removals = NameRemovals::default();
         let (before, start) = (removals.now(), Instant::now());
-        removals.begin(INO, 2, start);
+        removals.begin(INO, start);
         assert_eq!(removals.wait(removals.now(), INO, || start), None);
         removals.end(INO, start);
         let half = SUBTRACTED / 2;
@@ -191,14 +226,16 @@ mod tests {
     fn an_old_removal_is_forgotten_unless_another_is_under_way() {
         let removals = NameRemovals::default();
         let (start, since) = (Instant::now(), removals.now());
-        removals.begin(INO, 2, start);
+        removals.begin(INO, start);
         removals.end(INO, start);
-        removals.begin(INO, 2, start);
+        removals.begin(INO, start);
         let late = start + KEPT;
-        assert_eq!(removals.links_before(since, INO, || late), Some(2));
+        assert!(removals.any_unheard(since, INO, || late));
         removals.end(INO, late);
-        assert_eq!(removals.links_before(since, INO, || late), Some(2));
-        assert_eq!(removals.links_before(since, INO, || late + KEPT), None);
+        assert!(removals.any_unheard(since, INO, || late));
+        assert!(removals.any_recent(INO, || late));
+        assert!(!removals.any_recent(INO, || late + KEPT));
+        assert!(!removals.any_unheard(since, INO, || late + KEPT));
         assert!(removals.removals.lock().by_ino.is_empty());
         assert!(!removals.any.load(Ordering::SeqCst));
     }

@@ -27,8 +27,8 @@ impl Adapter {
     ) {
         // Before the attributes: they would be older than the answer by a round trip.
         let birth = if births { self.client.attributes.birth(ino.0) } else { Ok(None) };
-        let since = self.client.caching.since();
-        match birth.and_then(|birth| Ok((self.client.attributes.getattr(ino.0)?, birth))) {
+        let (since, got) = self.client.attributes.getattr_to_tell(ino.0);
+        match birth.and_then(|birth| Ok((got?, birth))) {
             Ok((attr, birth)) => {
                 self.lifetimes.statx(&self.client, (since, request.pid()), (&attr, birth), reply);
             }

@@ -85,8 +85,8 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, reply: ReplyAttr) {
-        let since = self.client.caching.since();
-        self.answer_attr("getattr", (since, request.pid()), self.client.attributes.getattr(ino.0), reply);
+        let (since, got) = self.client.attributes.getattr_to_tell(ino.0);
+        self.answer_attr("getattr", (since, request.pid()), got, reply);
     }
 
     fn statx(&self, request: &Request, ino: INodeNo, births: bool, reply: ReplyStatx) {

@@ -130,7 +130,7 @@ impl Adapter {
         for entry in &page.entries {
             let next = entry.cookie.saturating_add(DOTS);
             let name = OsStr::from_bytes(&entry.name);
-            let visible = guard.visible(since, &entry.attr);
+            let visible = guard.visible_with_name(since, &entry.attr);
             guard.reference(since, &entry.attr);
             let query = NameQuery { since, parent: ino.0, name: &entry.name, thread: request.pid() };
             let ttl = self.lifetimes.of_both(&guard, &query, &visible);

@@ -77,9 +77,9 @@ impl Lifetimes {
         attr: &Attr,
         reply: ReplyEntry,
     ) {
-        client.attributes.wait_for_removals(query.since, attr.ino);
+        client.attributes.wait_for_removals(query.since, attr);
         let guard = client.caching.hold_recalls();
-        let attr = guard.visible(query.since, attr);
+        let attr = guard.visible_with_name(query.since, attr);
         guard.told(query.since, &attr, query.thread);
         let (attr_ttl, entry_ttl) = self.of(&guard, query, &attr);
         reply.entry_with_ttls(&attr_ttl, &entry_ttl, &convert::attr(&attr), GENERATION);
@@ -109,7 +109,7 @@ impl Lifetimes {
         attr: &Attr,
         reply: ReplyAttr,
     ) {
-        client.attributes.wait_for_removals(since, attr.ino);
+        client.attributes.wait_for_removals(since, attr);
         let guard = client.caching.hold_recalls();
         let attr = guard.visible(since, attr);
         guard.told(since, &attr, thread);
@@ -124,7 +124,7 @@ impl Lifetimes {
         (attr, birth): (&Attr, Option<i64>),
         reply: ReplyStatx,
     ) {
-        client.attributes.wait_for_removals(since, attr.ino);
+        client.attributes.wait_for_removals(since, attr);
         let guard = client.caching.hold_recalls();
         let attr = guard.visible(since, attr);
         guard.told(since, &attr, thread);

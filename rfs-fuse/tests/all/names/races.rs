@@ -399,6 +399,52 @@ fn a_removal_of_one_of_two_names_leaves_a_link() {
     }
 }
 
+/// One mount removes a name of a file, then the other mount removes the next one, and asks for the
+/// attributes beside it. Catches a number of links from before the first removal, and one that is
+/// raised for the kernel's sake although the file had a single link.
+#[test]
+fn links_beside_a_removal_are_a_number_that_was_true() {
+    for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
+        let lender = Lender::new(64 * MIB);
+        let [removing, other] = over.map(|over| lender.mount(over, LONG));
+        let [file, second] = ["file", "second"].map(|name| removing.path(name));
+        let rounds = rounds(250);
+        for round in 0..rounds {
+            fs::write(&file, b"").expect("created");
+            fs::hard_link(&file, &second).expect("linked");
+            // In every second round a link is left.
+            let rest = u64::from(round % 2);
+            if rest == 1 {
+                fs::hard_link(&file, removing.path("third")).expect("linked");
+            }
+            let (opened, removed) = (File::open(&file).expect("opened"), &AtomicBool::new(false));
+            let links = || opened.metadata().expect("attributes").nlink();
+            assert_eq!(links(), 2 + rest);
+            fs::remove_file(other.path("second")).expect("removed");
+            thread::scope(|scope| {
+                let looks = scope.spawn(move || {
+                    let mut seen = vec![links()];
+                    while !removed.load(Ordering::SeqCst) {
+                        seen.push(links());
+                    }
+                    seen.push(links());
+                    seen
+                });
+                fs::remove_file(&file).expect("removed");
+                removed.store(true, Ordering::SeqCst);
+                let seen = looks.join().expect("looked");
+                let falls = seen.is_sorted_by(|one, next| one >= next);
+                assert!(falls && seen[0] <= 1 + rest, "{seen:?} over {over:?}");
+                assert_eq!(seen.last(), Some(&rest), "{seen:?} over {over:?}");
+            });
+            if rest == 1 {
+                fs::remove_file(removing.path("third")).expect("removed");
+            }
+        }
+        [removing, other].into_iter().for_each(Mount::unmount);
+    }
+}
+
 /// Two mounts that exchange names in one directory, all the time. Each has a change in flight while
 /// it hears of the other's. Catches a drop that blocks behind the own change, and with it drops
 /// that could end: the server then waits until the mount loses patience, after 50 ms.
