@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// Longest time for which attributes wait for the answer to a removal of a name. Another client that
-/// does not answer the server can delay a removal by seconds.
+/// Longest time for which attributes wait for the answer to a removal of a name. Another client
+/// that does not answer the server can delay a removal by seconds.
 const DOUBT: Duration = Duration::from_millis(100);
 
 /// Reads and changes attributes, and knows which ones the caller was told.
@@ -69,9 +69,10 @@ impl Attributes {
 
     /// Returns an inode's attributes for the caller, and the time at which they were requested.
     ///
-    /// With one link, beside a removal of a name by the caller, the number of links is in doubt: the
-    /// caller is going to subtract a link that it may count already. This waits for the answer to
-    /// the removal then, and requests the attributes again. After [`DOUBT`] it returns two links.
+    /// With one link, beside a removal of a name by the caller, the number of links is in doubt:
+    /// the caller is going to subtract a link that may be counted already. This waits for the
+    /// answer to the removal then, and requests the attributes again. After [`DOUBT`] it returns
+    /// two links.
     pub fn getattr_to_tell(&self, ino: u64) -> (RequestTime, Result<Attr, ClientError>) {
         let removals = &self.caching.cache.name_removals;
         let mut deadline = None;

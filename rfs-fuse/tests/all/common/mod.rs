@@ -61,6 +61,17 @@ pub(crate) fn long() -> bool {
     std::env::var_os("RFS_TEST_LONG").is_some()
 }
 
+/// Returns true if the processors are emulated, so that everything takes ten times as long:
+/// `ci/guest/suite` sets RFS_TEST_EMULATED. Tests repeat less then.
+pub(crate) fn emulated() -> bool {
+    std::env::var_os("RFS_TEST_EMULATED").is_some()
+}
+
+/// Returns how often a test repeats: `all` times, or a tenth of it on emulated processors.
+pub(crate) fn repeats(all: u64) -> u64 {
+    if emulated() { all / 10 } else { all }
+}
+
 /// Errors of a call that was in flight when its mount's process was killed. The last one comes
 /// from io_uring.
 pub(crate) const KILLED: [Errno; 3] = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];

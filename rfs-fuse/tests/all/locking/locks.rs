@@ -13,7 +13,7 @@ use crate::common::{
     Lender, Mount, exit_of, is_in_own_process,
     locking::{Lock, WAYS, begins_to_wait, ofd_lock, open},
     mapped::Mapped,
-    pairs, providers, test_process,
+    pairs, providers, repeats, test_process,
 };
 use nix::{
     fcntl::{FcntlArg, fcntl},
@@ -82,7 +82,7 @@ fn locks_go_with_the_file() {
 }
 
 /// Locks a file, closes it, and immediately tries to lock it through another open file.
-fn closed_and_tried(path: &Path, other: &Path, round: u32) {
+fn closed_and_tried(path: &Path, other: &Path, round: u64) {
     for (name, lock) in WAYS {
         let (here, there) = (open(path), open(other));
         lock(&here, Op::LockExclusive).expect("locked");
@@ -100,7 +100,7 @@ fn a_lock_is_free_once_close_has_returned() {
         pairs(16 * MIB, &["--threads", threads], |_, a, b| {
             let (here, there) = (a.path("file"), b.path("file"));
             drop(open(&here));
-            for round in 0..100 {
+            for round in 0..repeats(100) {
                 closed_and_tried(&here, &there, round);
                 closed_and_tried(&there, &here, round);
                 closed_and_tried(&here, &here, round);
@@ -138,7 +138,7 @@ fn asking_for_a_lock_after_close_finds_none() {
     }
     pairs(16 * MIB, &[], |_, a, b| {
         let there = open(&b.path("file"));
-        for round in 0..100 {
+        for round in 0..repeats(100) {
             let here = open(&a.path("file"));
             ofd_lock(&here, Op::LockExclusive).expect("locked");
             drop(here);
@@ -355,8 +355,10 @@ fn a_process_is_named_on_its_own_mount() {
     });
 }
 
-/// Increments per process.
-const TIMES: u64 = 250;
+/// Returns the number of increments per process.
+fn times() -> u64 {
+    repeats(250)
+}
 
 /// Increments a number in a file under the lock, and appends it, at an offset that only the size
 /// determines.
@@ -364,7 +366,7 @@ const TIMES: u64 = 250;
 #[ignore = "a helper process of other tests"]
 fn counter() {
     let Some((lock, file)) = helped() else { return };
-    for _ in 0..TIMES {
+    for _ in 0..times() {
         lock(&file, Op::LockExclusive).expect("locked");
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, 0).expect("read");
@@ -388,8 +390,8 @@ fn the_order_of_locks_is_the_order_of_data() {
             let bytes = fs::read(a.path(way)).expect("read");
             let numbers: Vec<u64> =
                 bytes.chunks(8).map(|chunk| u64::from_le_bytes(chunk.try_into().expect("whole"))).collect();
-            let expected: Vec<u64> = (1..=4 * TIMES).collect();
-            assert_eq!((numbers[0], &numbers[1..]), (4 * TIMES, &expected[..]), "{way}");
+            let expected: Vec<u64> = (1..=4 * times()).collect();
+            assert_eq!((numbers[0], &numbers[1..]), (4 * times(), &expected[..]), "{way}");
         }
     });
 }

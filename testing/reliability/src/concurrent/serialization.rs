@@ -334,8 +334,8 @@ impl<'a> Search<'a> {
             };
             let last = calls.iter().filter(delays).map(|own| own.to).max();
             let late = last.map(|last| last.saturating_add(DROP_LIMIT));
-            // A mount that asks for one name of a rename sees it, and may have the other name cached
-            // until the rename returns.
+            // A mount that asks for one name of a rename sees it, and may have the other name
+            // cached until the rename returns.
             let meanwhile = matches!(change.op, Op::Rename { .. }).then_some(change.to);
             late.max(meanwhile)
         };

@@ -262,7 +262,7 @@ fn a_rename_by_another_mount_may_show_in_one_name_first() {
         let rename = Op::Rename { from: "a", to: "c", how: Renaming::Replace };
         let calls = [
             call(3, 1, (10, 30), rename, Outcome::Done),
-            // The server has answered this, and the kernel the other from what it has cached.
+            // The server has answered this. The kernel has answered the next from its cache.
             call(4, 0, (11, 20), Op::StatName { path: "a" }, absent()),
             call(5, 0, later, Op::Chmod { path: "c", mode: 0o600 }, absent()),
         ];
