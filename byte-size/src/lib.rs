@@ -31,7 +31,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     Config::new().with_binary().parse_size(text).map_err(|_| SizeError(text.to_owned()))
 }
 
-/// Like [`parse`], but rejects zero.
+/// Parses like [`parse`], but rejects zero.
 pub fn parse_nonzero(text: &str) -> Result<u64, SizeError> {
     parse(text).and_then(|size| if size == 0 { Err(SizeError(text.to_owned())) } else { Ok(size) })
 }

@@ -75,7 +75,7 @@ impl<U> Account<U> {
         chunks.into_iter().map(|(number, used)| (ChunkId { store, number }, used)).collect()
     }
 
-    /// Number of chunks that a store prepares or discards at the moment.
+    /// Returns the number of chunks that a store prepares or discards at the moment.
     pub fn changing(&self, store: StoreId) -> u64 {
         self.stores.get(&store).map_or(0, |shelf| shelf.changing)
     }
@@ -89,17 +89,17 @@ impl<U> Account<U> {
             .all(|shelf| shelf.chunks.iter().filter_map(is_free).eq(shelf.free.iter().copied()))
     }
 
-    /// Number of chunks that the stores could prepare in addition.
+    /// Returns the number of chunks that the stores could prepare in addition.
     pub fn room(&self) -> u64 {
         self.stores.values().map(Shelf::room).fold(0, u64::saturating_add)
     }
 
-    /// Number of chunks without a use.
+    /// Returns the number of chunks without a use.
     pub fn free(&self) -> u64 {
         self.stores.values().map(|shelf| shelf.free.len() as u64).sum()
     }
 
-    /// All chunks with their uses.
+    /// Returns all chunks with their uses.
     pub fn chunks(&self) -> impl Iterator<Item = (ChunkId, Option<&U>)> {
         self.stores.iter().flat_map(|(store, shelf)| {
             let id = |number: &u32| ChunkId { store: *store, number: *number };
@@ -107,7 +107,7 @@ impl<U> Account<U> {
         })
     }
 
-    /// Capacity, prepared chunks and free chunks of each store.
+    /// Returns the capacity, prepared chunks and free chunks of each store.
     pub fn stores(&self) -> impl Iterator<Item = (StoreId, u64, u64, u64)> {
         self.stores.iter().map(|(store, shelf)| {
             (*store, shelf.capacity, shelf.chunks.len() as u64, shelf.free.len() as u64)

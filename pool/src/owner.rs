@@ -122,12 +122,12 @@ impl OwnedStore {
         Ok(store)
     }
 
-    /// The number of the store.
+    /// Returns the number of the store.
     pub fn id(&self) -> StoreId {
         self.id
     }
 
-    /// The address of the store.
+    /// Returns the address of the store.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -142,7 +142,7 @@ impl OwnedStore {
         self.len == 0
     }
 
-    /// The number of the chunk that has the memory.
+    /// Returns the number of the chunk that has the memory.
     pub fn chunk(&self) -> u32 {
         self.chunk
     }

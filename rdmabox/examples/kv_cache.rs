@@ -66,7 +66,7 @@ impl Slot {
         self.as_bytes().iter().all(|byte| *byte == 0) || self.checksum == hash(&self.as_bytes()[8..])
     }
 
-    /// The value, if this is the key's slot.
+    /// Returns the value, if this is the key's slot.
     fn value_of(&self, key: &[u8]) -> Option<&[u8]> {
         let text = self.text.get(..usize::from(self.key_len) + usize::from(self.value_len))?;
         let (own, value) = text.split_at(self.key_len.into());

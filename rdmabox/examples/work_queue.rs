@@ -88,8 +88,8 @@ impl Queue {
         Ok(Queue { session, base: RemoteAddr::from_le_bytes(reply[..].try_into()?) })
     }
 
-    /// The slot of a ticket. Its mark is twice the round of the ticket while it is free, and one
-    /// more while it holds a job.
+    /// Returns the slot of a ticket. Its mark is twice the round of the ticket while it is free,
+    /// and one more while it holds a job.
     fn slot(&self, ticket: u64) -> (RemoteAddr, u64) {
         (self.base.at(HEADER + ticket % SLOTS * SLOT), ticket / SLOTS * 2)
     }

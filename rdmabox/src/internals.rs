@@ -26,7 +26,7 @@ const LIMITS: PlanLimits = PlanLimits {
     stage_threshold: 128 << 10,
 };
 
-/// Sixteen requests `stride` pages apart.
+/// Returns sixteen requests `stride` pages apart.
 fn items(stride: u64) -> [Item; 16] {
     std::array::from_fn(|i| Item {
         remote: RemoteAddr { addr: 4096 * (1 + i as u64 * stride), rkey: 1 },
@@ -109,7 +109,7 @@ pub fn poller_learning_1000_polls() -> u32 {
     poll_1000_times(Retry::Adapt { max: 120 })
 }
 
-/// A thousand requests, up to eight under way.
+/// Admits a thousand requests, up to eight under way.
 fn admit_1000(policy: Arc<dyn AdmissionPolicy>) -> u64 {
     let admission = Admission::new(policy);
     for request in 0..1000u64 {

@@ -30,7 +30,7 @@ const STRIDE: usize = 16 << 10;
 const AREA: usize = (LENGTHS.len() + 1) * STRIDE;
 const WORD: usize = LENGTHS.len() * STRIDE;
 
-/// The byte of a write.
+/// Returns the byte of a write.
 fn byte(stamp: u64, position: usize) -> u8 {
     (stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8 ^ ((position * 31) >> 3) as u8
 }

@@ -43,7 +43,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Open descriptors of this process, which runs one test at a time.
+/// Returns the open descriptors of this process, which runs one test at a time.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }

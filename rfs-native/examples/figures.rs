@@ -98,7 +98,7 @@ fn row(
     Ok(())
 }
 
-/// A file on tmpfs without a name.
+/// Returns a file on tmpfs without a name.
 fn tmpfs() -> Outcome<File> {
     let path = Path::new("/dev/shm").join(format!("rfs-figures-{}", std::process::id()));
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;

@@ -81,7 +81,7 @@ extern "C" fn after_fork_in_parent() {
     drop(FORKING.take().map(ManuallyDrop::into_inner));
 }
 
-/// The gate of the parent belongs to a state that the child does not use.
+/// Starts the child with a state of its own. The gate of the parent belongs to the parent's state.
 extern "C" fn after_fork_in_child() {
     FORKING.set(None);
     process::begin_child();

@@ -212,7 +212,7 @@ impl Mount {
         py.detach(|| self.0.disconnect());
     }
 
-    /// True if the server's memory is mapped in this process.
+    /// Returns True if the server's memory is mapped in this process.
     #[getter]
     fn is_mapped(&self) -> bool {
         self.0.is_mapped()

@@ -33,7 +33,7 @@ impl View {
         self.with(|exported| Ok(exported.view.as_ref().map_or(0, rfs_native::View::len)))
     }
 
-    /// True if the bytes are in the server's memory, and False if the view has a copy.
+    /// Returns True if the bytes are in the server's memory, and False if the view has a copy.
     #[getter]
     fn is_in_place(&self) -> PyResult<bool> {
         self.with(|exported| Ok(exported.view.as_ref().is_some_and(rfs_native::View::is_in_place)))

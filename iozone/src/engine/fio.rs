@@ -26,7 +26,7 @@ pub struct Access {
     pub callers: u32,
 }
 
-/// Default for old results, which have no number of threads.
+/// Returns the default for old results, which have no number of threads.
 fn one() -> u32 {
     1
 }
@@ -97,7 +97,8 @@ impl Fio {
     }
 }
 
-/// The working directory is outside of the measured mount, because it would keep the mount busy.
+/// The working directory is outside of the measured mount, because it would keep the mount
+/// busy.
 fn spawn(command: &Invocation) -> Result<Guarded> {
     Guarded::spawn(command, &std::env::temp_dir())
 }
@@ -109,7 +110,8 @@ fn base(file: &Path, bytes: u64, block: u64) -> Invocation {
         .args([format!("--size={bytes}"), format!("--bs={block}")])
 }
 
-/// A depth of one uses blocking system calls; a larger depth uses the kernel's asynchronous I/O.
+/// A depth of one uses blocking system calls; a larger depth uses the kernel's asynchronous
+/// I/O.
 fn command(run: &Run<'_>) -> Invocation {
     let Access { write, depth, callers } = run.access;
     let threads: &[String] = &[format!("--numjobs={callers}"), "--group_reporting".into()];

@@ -144,7 +144,7 @@ pub(super) fn offsets(phase: Phase, record: usize, file_size: u64) -> Vec<u64> {
     offsets
 }
 
-/// A fixed permutation (Fisher-Yates over a 64-bit xorshift), the same in every run.
+/// Permutes offsets in a fixed way (Fisher-Yates over a 64-bit xorshift), the same in every run.
 fn shuffle(offsets: &mut [u64]) {
     let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
     for i in (1..offsets.len()).rev() {

@@ -28,7 +28,7 @@ pub fn have_at_hand(bytes: u64, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// Zeroed memory is not allocated until it is written, so this writes to each page.
+/// Returns memory with a write to each page. Zeroed memory is not allocated until then.
 fn touched(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     bytes.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);

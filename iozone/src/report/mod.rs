@@ -74,7 +74,7 @@ pub fn command() -> String {
     user_command(std::env::args().skip(1))
 }
 
-/// `iozone/run` adds `--source DIR` itself.
+/// Returns the command as a user types it. `iozone/run` adds `--source DIR` itself.
 fn user_command(mut args: impl Iterator<Item = String>) -> String {
     let mut command = "iozone/run".to_owned();
     while let Some(arg) = args.next() {
@@ -108,7 +108,7 @@ pub(crate) mod tests {
         );
     }
 
-    /// A setting for examples.
+    /// Returns a setting for examples.
     pub(crate) fn setting() -> Setting {
         Setting {
             began: "2024-01-02T03:04:05Z".into(),

@@ -33,12 +33,12 @@ pub struct Link {
 }
 
 impl Link {
-    /// The session that the link uses.
+    /// Returns the session that the link uses.
     pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    /// The memory of the chunk, with its mark after the bytes.
+    /// Returns the memory of the chunk, with its mark after the bytes.
     pub fn memory(&self) -> &RemoteMr {
         &self.memory
     }
@@ -125,7 +125,7 @@ impl Stores {
         }
     }
 
-    /// Number of stores with a session.
+    /// Returns the number of stores with a session.
     pub fn connected(&self) -> usize {
         let stores: Vec<_> = self.stores.lock().values().cloned().collect();
         let is_connected = |store: &Arc<Mutex<StoreSession>>| {

@@ -52,12 +52,12 @@ impl Store {
         Ok(Store { lending, worker: Some(worker), host: Some(host) })
     }
 
-    /// The addresses of the store, with the ports that were chosen.
+    /// Returns the addresses of the store, with the ports that were chosen.
     pub fn addresses(&self) -> &[Address] {
         self.host.as_ref().map(|host| host.addresses()).unwrap_or_default()
     }
 
-    /// The number of this run, which only the owner of the pool may learn.
+    /// Returns the number of this run, which only the owner of the pool may learn.
     pub fn incarnation(&self) -> Incarnation {
         self.lending.incarnation()
     }

@@ -33,7 +33,7 @@ pub(super) enum Refusal {
 }
 
 impl Visitors {
-    /// Number of sessions of clients.
+    /// Returns the number of sessions of clients.
     pub(super) fn len(&self) -> u32 {
         self.sessions.len() as u32
     }

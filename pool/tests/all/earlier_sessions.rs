@@ -22,7 +22,7 @@ const VARIABLE: &str = "POOL_TEST_STORE";
 /// Time in which a reply that is not deferred has come.
 const SOON: Duration = Duration::from_millis(700);
 
-/// The sessions of the client 1, without one yet.
+/// Returns the sessions of the client 1, without one yet.
 fn client(provider: ProviderKind, address: &Address) -> Stores {
     let mut options = options(provider, ticket(1, 5).key(&pool_key()));
     options.operation_timeout = Duration::from_secs(60);

@@ -106,7 +106,7 @@ impl Relay {
         &self.address
     }
 
-    /// Number of connections so far, which is the number of the next one.
+    /// Returns the number of connections so far, which is the number of the next one.
     pub(crate) fn connections(&self) -> usize {
         self.shared.state().connections.len()
     }

@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(histogram.mean().as_nanos(), 1502);
     }
 
-    /// From nanoseconds to an hour, each magnitude equally likely.
+    /// Returns times from nanoseconds to an hour, each magnitude equally likely.
     fn nanos() -> impl Strategy<Value = u64> {
         (0..MAX_BITS, any::<u64>()).prop_map(|(bits, random)| random & ((1 << bits) - 1) | 1 << bits >> 1)
     }

@@ -43,7 +43,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A host that exports nothing, whose clients prove keys.
+    /// Returns a host that exports nothing, whose clients prove keys.
     fn new(provider: ProviderKind, direct: bool) -> Bench {
         let dir = tempfile::tempdir().unwrap();
         let (service, keys) = (Arc::<Directory>::default(), Arc::<Keys>::default());

@@ -56,7 +56,8 @@ fn calls_of_every_length_are_answered() {
     });
 }
 
-/// A host whose threads poll for calls all the time, as those of the RFP paper, and a client.
+/// Returns a host whose threads poll for calls all the time, as those of the RFP paper, and a
+/// client.
 fn polled(provider: ProviderKind, dilation: Option<u32>, calls: CallsBy) -> Fixture {
     // Other programs take the processor of the polling thread less often. Not permitted to all.
     let _ = rustix::process::nice(-10);

@@ -125,7 +125,7 @@ fn fetching(f: &Fixture) -> Fetching {
     Fetching { control, messages, data, fetch, key, addr }
 }
 
-/// A WRITE, the first request on its stream.
+/// Returns a WRITE, the first request on its stream.
 fn write(key: u32, addr: u64, bytes: &[u8]) -> Vec<u8> {
     let mut message = frame(WRITE, 0, bytes.len() as u32, 0);
     message[12..16].copy_from_slice(&key.to_le_bytes());
@@ -142,7 +142,8 @@ fn ring(slot: u16, number: u32) -> Vec<u8> {
     message
 }
 
-/// The record of the first request of a slot: head, bytes and tail, which is a check of both.
+/// Returns the record of the first request of a slot: head, bytes and tail, which is a check of
+/// both.
 fn request(bytes: [u8; 8]) -> Vec<u8> {
     let head = 1 | 8u64 << 32;
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01b3);

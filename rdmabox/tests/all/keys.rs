@@ -329,7 +329,7 @@ fn preamble(kind: u32, token: &[u8], proves: u32, name: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Everything until the host hangs up.
+/// Returns everything until the host hangs up.
 fn rest(mut stream: TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     // A reset is an end, too.
@@ -363,7 +363,7 @@ fn mac(secret: &[u8], label: &str, said: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// The next message of the host: its head and its body.
+/// Returns the next message of the host: its head and its body.
 fn message(stream: &mut TcpStream) -> Vec<u8> {
     let mut head = vec![0; 16];
     stream.read_exact(&mut head).unwrap();

@@ -77,7 +77,7 @@ fn a_failed_atomic_has_no_old_value() {
     });
 }
 
-/// A list that writes, counts, exchanges and reads its bytes back.
+/// Returns a list that writes, counts, exchanges and reads its bytes back.
 fn list(session: &Session, place: usize, len: usize, seed: usize) -> Vec<OwnedOp> {
     let base = base(session);
     vec![

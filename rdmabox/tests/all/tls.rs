@@ -337,7 +337,7 @@ fn files_that_make_no_sense_are_named() {
     assert!(matches!(TlsClient::load(&named), Err(TlsError::Name(name)) if name == "a b"));
 }
 
-/// Everything until the other end hangs up.
+/// Returns everything until the other end hangs up.
 fn rest(mut stream: TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     // A reset is an end, too.
@@ -345,7 +345,7 @@ fn rest(mut stream: TcpStream) -> Vec<u8> {
     rest
 }
 
-/// The first words of a client: those that it says before it hears anything.
+/// Returns the first words of a client: those that it says before it hears anything.
 fn client_hello(client: &TlsClientFiles) -> Vec<u8> {
     let client = TlsClient::load(client).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

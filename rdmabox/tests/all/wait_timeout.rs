@@ -62,8 +62,8 @@ fn an_outcome_is_returned_once() {
     });
 }
 
-/// A session with a host that is stopped. Over shared memory and RDMA a write needs no process of
-/// the host.
+/// Returns a session with a host that is stopped. Over shared memory and RDMA a write needs no
+/// process of the host.
 fn stopped_host(operation_timeout: Duration) -> (HostProcess, std::sync::Arc<Session>) {
     let host = HostProcess::start(ProviderKind::Tcp);
     let session = Session::builder()

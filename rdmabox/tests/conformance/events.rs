@@ -22,7 +22,7 @@ conformance! {
 
 const SHORT: Duration = Duration::from_millis(1);
 
-/// The protocol of the trait: takes the next completion, asleep in between.
+/// Follows the protocol of the trait: takes the next completion, asleep in between.
 fn next(cq: &dyn CompletionQueue) -> WorkCompletion {
     let mut out = [WorkCompletion::EMPTY];
     loop {

@@ -23,7 +23,7 @@ conformance! {
     one_failure_leaves_other_queue_pairs_alone,
 }
 
-/// The next `count` completions of sends.
+/// Returns the next `count` completions of sends.
 fn sends(pair: &Pair, side: &Side, count: usize) -> Vec<(u64, WcStatus)> {
     (0..count).map(|_| pair.sent(side)).map(|wc: WorkCompletion| (wc.wr_id, wc.status)).collect()
 }

@@ -80,7 +80,7 @@ impl Config {
         Config::RDMA
     }
 
-    /// Two connected streams for a rendezvous.
+    /// Returns two connected streams for a rendezvous.
     pub(crate) fn streams(self) -> (Rendezvous, Rendezvous) {
         match self.provider {
             Provider::Shm | Provider::ModelShm => {
@@ -181,7 +181,7 @@ impl Setup {
         Setup { recv_cq_depth: depth, ..self }
     }
 
-    /// A side with a device of its own, not connected.
+    /// Returns a side with a device of its own, not connected.
     pub(crate) fn side(&self) -> Side {
         let device: Arc<dyn Device> = match self.config.provider {
             Provider::Shm | Provider::Tcp | Provider::Tls => SoftDevice::new().expect("device"),
@@ -222,12 +222,12 @@ impl Setup {
         pd.create_qp(init).expect("queue pair")
     }
 
-    /// Two sides, not connected.
+    /// Returns two sides, not connected.
     pub(crate) fn apart(&self) -> Pair {
         Pair { a: self.side(), b: self.side(), config: self.config }
     }
 
-    /// Two connected sides.
+    /// Returns two connected sides.
     pub(crate) fn pair(&self) -> Pair {
         let pair = self.apart();
         pair.connect();
@@ -235,7 +235,7 @@ impl Setup {
     }
 }
 
-/// A connected pair with everything at its default.
+/// Returns a connected pair with everything at its default.
 pub(crate) fn pair(config: Config) -> Pair {
     Setup::new(config).pair()
 }
@@ -293,26 +293,26 @@ impl Side {
         self.recvs.lock().pop_front()
     }
 
-    /// Everything polled so far and not asked for yet.
+    /// Returns everything polled so far and not asked for yet.
     pub(crate) fn pending(&self) -> Vec<WorkCompletion> {
         self.sends.lock().iter().chain(self.recvs.lock().iter()).copied().collect()
     }
 
-    /// A zeroed buffer of shareable memory.
+    /// Returns a zeroed buffer of shareable memory.
     pub(crate) fn buf(&self, len: usize, access: Access) -> Buf {
         let memory = Arc::new(Memory::shared("conformance", len).expect("memory"));
         let mr = self.pd.register(&memory, 0, len as u64, access).expect("register");
         Buf { memory, mr, start: 0, len }
     }
 
-    /// A zeroed buffer that this side's requests may use, in private memory.
+    /// Returns a zeroed buffer that this side's requests may use, in private memory.
     pub(crate) fn local(&self, len: usize) -> Buf {
         let memory = Arc::new(Memory::private(len).expect("memory"));
         let mr = self.pd.register(&memory, 0, len as u64, Access::LOCAL_WRITE).expect("register");
         Buf { memory, mr, start: 0, len }
     }
 
-    /// A local buffer with contents.
+    /// Returns a local buffer with contents.
     pub(crate) fn filled(&self, data: &[u8]) -> Buf {
         let buf = self.local(data.len());
         buf.set(0, data);
@@ -349,7 +349,7 @@ pub(crate) struct Buf {
 }
 
 impl Buf {
-    /// The same bytes, deregistered and then registered anew.
+    /// Returns the same bytes, deregistered and then registered anew.
     pub(crate) fn replaced(self, register: impl FnOnce() -> Result<MrHandle, VerbsError>) -> Buf {
         let Buf { memory, mr, start, len } = self;
         drop(mr);
@@ -430,12 +430,12 @@ impl Pair {
         })
     }
 
-    /// The next completion of a send work request of `side`.
+    /// Returns the next completion of a send work request of `side`.
     pub(crate) fn sent(&self, side: &Side) -> WorkCompletion {
         self.until("the completion of a send work request", || side.take_send())
     }
 
-    /// The next completion of a receive of `side`.
+    /// Returns the next completion of a receive of `side`.
     pub(crate) fn received(&self, side: &Side) -> WorkCompletion {
         self.until("the completion of a receive", || side.take_recv())
     }
@@ -471,12 +471,12 @@ pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A signaled request.
+/// Returns a signaled request.
 pub(crate) fn signaled<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> SendWr<'a> {
     SendWr::new(wr_id, op, sges)
 }
 
-/// An unsignaled request.
+/// Returns an unsignaled request.
 pub(crate) fn unsignaled<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> SendWr<'a> {
     SendWr::new(wr_id, op, sges).with_flags(SendFlags::empty())
 }
@@ -524,7 +524,7 @@ impl Random {
     }
 }
 
-/// The reason why a post must be refused.
+/// Returns the reason why a post must be refused.
 #[track_caller]
 pub(crate) fn refused(result: Result<(), PostError>) -> PostError {
     result.expect_err("the post is refused")

@@ -42,7 +42,7 @@ inside_a_host! {
     requests_of_a_side_that_maps_nothing_are_carried_out_by_the_peer,
 }
 
-/// A descriptor and a stream that reports when the last copy of the descriptor is closed.
+/// Returns a descriptor and a stream that reports when the last copy of the descriptor is closed.
 fn witness() -> (UnixStream, UnixStream) {
     let (kept, given) = UnixStream::pair().expect("socketpair");
     kept.set_nonblocking(true).expect("O_NONBLOCK");
@@ -60,7 +60,7 @@ fn assert_all_closed(mut kept: &UnixStream) {
     });
 }
 
-/// A side with a receive, and a peer that shares memory.
+/// Returns a side with a receive, and a peer that shares memory.
 fn meet(config: Config) -> (Side, RawPeer) {
     let side = Setup::new(config).side();
     let peer = RawPeer::meet_sharing(config, &side);

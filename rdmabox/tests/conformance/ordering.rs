@@ -70,7 +70,7 @@ impl Model {
     }
 }
 
-/// An atomic beyond compare-and-swap and fetch-and-add.
+/// Returns an atomic beyond compare-and-swap and fetch-and-add.
 fn atomic_op(random: &mut Random) -> AtomicOp {
     use AtomicOp::{And, Max, Min, Or, Swap, Xor};
     let operand = random.next();
@@ -158,7 +158,7 @@ struct Stalled;
 /// Longer than anything takes, and short enough to be waited for more than once.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The next completion of a send, on a device that may stall.
+/// Returns the next completion of a send, on a device that may stall.
 fn sent(pair: &Pair) -> Result<WorkCompletion, Stalled> {
     if pair.config.provider != Provider::Rdma {
         return Ok(pair.sent(&pair.a));

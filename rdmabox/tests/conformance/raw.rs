@@ -64,7 +64,7 @@ impl Frame {
         Frame::new(5, msn)
     }
 
-    /// An atomic of the kind `arg1`.
+    /// Returns an atomic of the kind `arg1`.
     pub(crate) fn fetch_op(msn: u32, arg1: u64) -> Frame {
         Frame { arg1, ..Frame::new(6, msn) }
     }
@@ -85,7 +85,7 @@ impl Frame {
         Frame::new(19, msn)
     }
 
-    /// A handle to memory of `len` bytes.
+    /// Returns a handle to memory of `len` bytes.
     pub(crate) fn memory(id: u64, len: usize) -> Frame {
         Frame { arg0: len as u64, arg1: id, ..Frame::new(32, 0) }
     }
@@ -131,7 +131,7 @@ impl RawPeer {
         RawPeer::meet_with(config, side, false, None)
     }
 
-    /// A peer of the same host, with a region table in which there is nothing.
+    /// Returns a peer of the same host, with a region table in which there is nothing.
     pub(crate) fn meet_sharing(config: Config, side: &Side) -> RawPeer {
         RawPeer::meet_with(config, side, true, None)
     }
@@ -201,7 +201,7 @@ impl RawPeer {
         assert!(self.try_say_with(bytes, handles), "the other end has hung up");
     }
 
-    /// The same to an end that may have hung up.
+    /// Says the same to an end that may have hung up.
     pub(crate) fn try_say_with(&self, bytes: &[u8], handles: &[BorrowedFd<'_>]) -> bool {
         if self.tls.is_some() {
             assert!(handles.is_empty(), "nothing of the kind goes over a network");
@@ -274,12 +274,12 @@ impl RawPeer {
     }
 }
 
-/// The next `count` completions of sends of a side on its own.
+/// Returns the next `count` completions of sends of a side on its own.
 pub(crate) fn sends(side: &Side, count: usize) -> Vec<(u64, WcStatus)> {
     take(side, count, Side::take_send)
 }
 
-/// The next `count` completions of receives.
+/// Returns the next `count` completions of receives.
 pub(crate) fn recvs(side: &Side, count: usize) -> Vec<(u64, WcStatus)> {
     take(side, count, Side::take_recv)
 }

@@ -36,7 +36,7 @@ conformance! {
 
 const LEN: usize = 4096;
 
-/// The one-sided operations with 8 bytes each.
+/// Returns the one-sided operations with 8 bytes each.
 fn operations(remote: RemoteAddr) -> [SendOp; 6] {
     [
         write(remote),
@@ -48,7 +48,7 @@ fn operations(remote: RemoteAddr) -> [SendOp; 6] {
     ]
 }
 
-/// The number of operations that the device has, which come first.
+/// Returns the number of operations that the device has, which come first.
 fn count(config: Config) -> usize {
     let has_xor = Setup::new(config).side().device.attr().atomic_ops.contains(AtomicOps::XOR);
     if has_xor { 6 } else { 5 }

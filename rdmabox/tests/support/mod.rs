@@ -83,7 +83,7 @@ impl Fixture {
         Fixture::of(provider, Arc::new(Memory::shared("test", len).unwrap()))
     }
 
-    /// A host that exports this memory, as others may.
+    /// Returns a host that exports this memory, as others may.
     pub fn of(provider: ProviderKind, memory: Arc<Memory>) -> Fixture {
         Fixture::fencing(provider, memory, Fencing::default())
     }
@@ -102,7 +102,7 @@ impl Fixture {
         fixture
     }
 
-    /// A host that is told more.
+    /// Returns a host that is told more.
     pub fn of_host(provider: ProviderKind, memory: Arc<Memory>, tell: impl FnOnce(Host) -> Host) -> Fixture {
         let _ = env_logger::builder().is_test(true).try_init();
         let dir = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ impl Fixture {
     }
 }
 
-/// A host that may serve RDMA devices beside the software providers.
+/// Returns a host that may serve RDMA devices beside the software providers.
 pub fn host() -> Host {
     Host::new().unwrap().allow_mixed_atomics(true)
 }

@@ -48,7 +48,7 @@ impl Authority {
         self.dir.path().join("ca.pem")
     }
 
-    /// A certificate for these names, in files that begin with `file`.
+    /// Returns a certificate for these names, in files that begin with `file`.
     pub fn sign(&self, file: &str, names: &[&str]) -> Pair {
         self.sign_with(file, names, |_| {})
     }

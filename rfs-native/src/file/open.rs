@@ -91,7 +91,7 @@ impl OpenOptions {
         self
     }
 
-    /// Permission bits of a new file, before the umask. Default: 0666.
+    /// Sets the permission bits of a new file, before the umask. Default: 0666.
     pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
         self.mode = mode;
         self

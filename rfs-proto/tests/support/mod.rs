@@ -151,7 +151,7 @@ fn name_requests() -> Vec<(&'static str, Request<'static>)> {
     ]
 }
 
-/// Open files, space and extended attributes.
+/// Returns the open files, space and extended attributes.
 fn file_requests() -> Vec<(&'static str, Request<'static>)> {
     vec![
         ("0d 05 01", Request::Open { ino: 5, write: true }),
@@ -380,7 +380,7 @@ fn session_replies() -> Vec<(&'static str, Reply)> {
     ]
 }
 
-/// The way to a store.
+/// Returns the way to a store.
 fn store_reply() -> (&'static str, Reply) {
     let (address, ticket) = ("unix:/s".into(), "t-1-2".into());
     let access = StoreAccess { address, chunk: 7, client: 300, ticket, secret: vec![0, 0xff] };

@@ -189,7 +189,7 @@ fn quarantined_space_is_reported_under_the_lock_and_merged() {
 
 const STORE: u64 = 4 * BLOCK;
 
-/// A space whose second piece of each file is in a store.
+/// Returns a space whose second piece of each file is in a store.
 fn space_with_store() -> (Space, Arc<FakeStore>) {
     let store = Arc::new(FakeStore::new(STORE));
     let own = Space::new(Arc::new(Memory::private(4 * BLOCK as usize).unwrap()), Zeroing::Inline);

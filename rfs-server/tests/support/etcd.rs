@@ -32,7 +32,7 @@ impl Etcd {
         Some(etcd)
     }
 
-    /// The address for clients.
+    /// Returns the address for clients.
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports[0])
     }

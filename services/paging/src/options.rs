@@ -106,12 +106,12 @@ impl PagerOptions {
         Ok(())
     }
 
-    /// The budget in pages.
+    /// Returns the budget in pages.
     pub(crate) fn budget_pages(&self) -> usize {
         usize::try_from(self.local_budget).unwrap_or(usize::MAX) / PAGE
     }
 
-    /// The longest block in pages.
+    /// Returns the longest block in pages.
     pub(crate) fn read_ahead_pages(&self) -> usize {
         self.read_ahead as usize / PAGE
     }

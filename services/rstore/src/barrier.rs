@@ -74,7 +74,7 @@ impl Board {
         (workers as u64).saturating_add(1).saturating_mul(LINE + NAME)
     }
 
-    /// The flag of party `at`: 0 for the coordinator, and then the workers.
+    /// Returns the flag of party `at`: 0 for the coordinator, and then the workers.
     fn flag(at: usize) -> u64 {
         LINE * at as u64
     }
@@ -144,7 +144,7 @@ impl Coordinator {
         Ok(Coordinator { board, phase: 0 })
     }
 
-    /// The address of the region.
+    /// Returns the address of the region.
     pub fn address(&self) -> u64 {
         self.board.mapping.region().address()
     }

@@ -77,7 +77,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The number of the kind of error; for a refusal, its own number.
+    /// Returns the number of the kind of error; for a refusal, its own number.
     pub fn code(&self) -> u16 {
         match self {
             Error::Refused(refusal) => refusal.code(),

@@ -81,7 +81,7 @@ impl StoreNode {
         Ok(StoreNode { store, stop, thread: Some(thread.map_err(StoreError::Thread)?) })
     }
 
-    /// The addresses of the store, with the ports that were chosen.
+    /// Returns the addresses of the store, with the ports that were chosen.
     pub fn addresses(&self) -> &[Address] {
         self.store.addresses()
     }

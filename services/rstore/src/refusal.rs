@@ -124,7 +124,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The number of the reason.
+    /// Returns the number of the reason.
     pub fn code(&self) -> u16 {
         match self {
             Refusal::InvalidName => 1,

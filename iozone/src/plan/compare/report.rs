@@ -94,8 +94,8 @@ pub(crate) mod tests {
         target::Side,
     };
 
-    /// A comparison of shm, null and tmpfs: IOzone with 4 KiB records and fio with 4 KiB blocks; a
-    /// peer is missing. shm has half of null's throughput and twice its latency.
+    /// Returns a comparison of shm, null and tmpfs: IOzone with 4 KiB records and fio with 4 KiB
+    /// blocks; a peer is missing. shm has half of null's throughput and twice its latency.
     pub(crate) fn example() -> Comparison {
         let target = |name: &str, side, left_out: Option<&str>| TargetInfo {
             name: name.into(),

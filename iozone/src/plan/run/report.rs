@@ -164,7 +164,7 @@ pub(crate) mod tests {
         Job::Iozone(65536).columns().into_iter().enumerate().map(of).collect()
     }
 
-    /// Three targets, one record size, two rounds. The name of rfs needs escaping.
+    /// Returns three targets, one record size, two rounds. The name of rfs needs escaping.
     pub(crate) fn example() -> Report {
         let info = |name: &str, ceiling| TargetInfo {
             name: name.into(),

@@ -167,8 +167,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// shm and null with threads and with numbers of files. shm loses more than a fifth of its
-    /// writes at 4 threads. All numbers are exact in binary, so that JSON preserves them.
+    /// Returns shm and null with threads and with numbers of files. shm loses more than a fifth of
+    /// its writes at 4 threads. All numbers are exact in binary, so that JSON preserves them.
     pub(crate) fn example() -> Scaling {
         let told = |name: &str, side| harness::TargetInfo {
             name: name.into(),

@@ -138,7 +138,7 @@ pub(super) mod tests {
     use super::*;
     use crate::{cli::parse, harness::Series, report::tests::setting, sample::Latency};
 
-    /// A report in which rates grow by 0.95 for each store, and latencies by 0.1.
+    /// Returns a report in which rates grow by 0.95 for each store, and latencies by 0.1.
     pub(in super::super) fn example() -> Report {
         let options: Options = parse(&[]).unwrap();
         let mut series = Vec::new();

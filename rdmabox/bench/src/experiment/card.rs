@@ -272,9 +272,9 @@ fn threads_and_programs() -> Dimension {
     dimension
 }
 
-/// The windows have the bytes in flight of 4 threads with one queue pair: of the peak without a
-/// window, if the calibration holds. As many requests fill the card's work request cache. The
-/// results name the bytes at the peak of the run.
+/// The windows have the bytes in flight of 4 threads with one queue pair: of the peak
+/// without a window, if the calibration holds. As many requests fill the card's work request cache.
+/// The results name the bytes at the peak of the run.
 fn settings() -> Dimension {
     let settings: [(&str, Options); 6] = [
         ("1 QP, single, no window", &[]),

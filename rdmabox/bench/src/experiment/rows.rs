@@ -136,7 +136,7 @@ pub(super) fn fig1(report: &Report) -> Vec<Row> {
     ]
 }
 
-/// Later and higher peak with four queue pairs; the window.
+/// Compares the peaks with one and four queue pairs, and with and without the window.
 pub(super) fn fig8(report: &Report) -> Vec<Row> {
     let lines = report.labels_of_lines();
     let peaks: Option<Vec<Peak<'_>>> = lines.iter().map(|line| peak(report, line)).collect();
@@ -177,8 +177,8 @@ pub(super) fn fig8(report: &Report) -> Vec<Row> {
     rows
 }
 
-/// The gain of the window for paged programs. The lines are settings without the window and with
-/// it, in turn.
+/// Returns the gain of the window for paged programs. The lines are settings without the window and
+/// with it, in turn.
 fn windows_of_programs(report: &Report, lines: &[Vec<&str>]) -> Vec<Row> {
     let mut rows = Vec::new();
     for program in report.labels(0).into_iter().filter(|label| label.parse::<u32>().is_err()) {
@@ -195,7 +195,7 @@ fn windows_of_programs(report: &Report, lines: &[Vec<&str>]) -> Vec<Row> {
     rows
 }
 
-/// The size from which registering is cheaper, between two measured sizes.
+/// Returns the size from which registering is cheaper, between two measured sizes.
 pub(super) fn fig5(report: &Report) -> Vec<Row> {
     let gain = |size: &str| {
         value(report, &[size, "pre"], Metric::Mean) - value(report, &[size, "dyn"], Metric::Mean)
@@ -227,7 +227,7 @@ fn modes(report: &Report, metric: Metric, pairs: &[(&str, &str, Claim)]) -> Vec<
     rows
 }
 
-/// Throughput of the batching modes.
+/// Compares the throughput of the batching modes.
 pub(super) fn fig6(report: &Report) -> Vec<Row> {
     let pairs = [
         ("merge", "single", Claim::Within(1.112, 1.244)),
@@ -239,7 +239,7 @@ pub(super) fn fig6(report: &Report) -> Vec<Row> {
     modes(report, Metric::OpsPerSecond, &pairs)
 }
 
-/// 99th percentiles of the batching modes.
+/// Compares the 99th percentiles of the batching modes.
 pub(super) fn fig7(report: &Report) -> Vec<Row> {
     let pairs = [("merge", "single", Claim::NotMore), ("hybrid", "single", Claim::NotMore)];
     modes(report, Metric::P99, &pairs)
@@ -271,7 +271,7 @@ fn adaptive(report: &Report, few: &[&str], basis: Basis) -> Vec<Row> {
     rows
 }
 
-/// Polling modes under bursts.
+/// Compares polling modes under bursts.
 pub(super) fn fig2(report: &Report) -> Vec<Row> {
     let same: Vec<&str> = report.labels(0);
     let mut rows = adaptive(report, &same, Basis::Predicted);
@@ -289,14 +289,15 @@ pub(super) fn fig2(report: &Report) -> Vec<Row> {
     rows
 }
 
-/// Polling modes by peers. Up to four polling threads do not affect the paper's program.
+/// Compares polling modes by peers. Up to four polling threads do not affect the paper's
+/// program.
 pub(super) fn fig9(report: &Report) -> Vec<Row> {
     // The labels begin with the number of peers.
     let few: Vec<&str> = report.labels(0).into_iter().filter(|label| !label.starts_with('8')).collect();
     adaptive(report, &few, Basis::Chosen)
 }
 
-/// Work requests of each mode, per request.
+/// Compares the work requests of each mode, per request.
 pub(super) fn table1(report: &Report) -> Vec<Row> {
     let mut rows = Vec::new();
     for line in report.labels_of_lines() {

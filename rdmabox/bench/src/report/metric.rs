@@ -4,7 +4,7 @@ use measure::statistics;
 
 use crate::{run::Sample, usage::Usage};
 
-/// A metric of a sample.
+/// Returns a metric of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Their titles say it.
 pub enum Metric {
@@ -242,7 +242,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::run::record::Latency;
 
-    /// A sample of `ops` requests in half a second.
+    /// Returns a sample of `ops` requests in half a second.
     pub(crate) fn sample(ops: u64) -> Sample {
         Sample {
             ops,

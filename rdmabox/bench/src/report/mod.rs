@@ -205,7 +205,7 @@ pub(crate) mod tests {
         sweep::{matrix, settings::Settings},
     };
 
-    /// A report of two threads times two modes. A mode and the title need escaping.
+    /// Returns a report of two threads times two modes. A mode and the title need escaping.
     pub(crate) fn example() -> Report {
         let sweep = matrix::parse_sweep("threads=1,2 mode=single,hybrid").unwrap();
         let mut matrix = matrix::Matrix::new(OpKind::Write, &Settings::default(), &sweep, &[]).unwrap();

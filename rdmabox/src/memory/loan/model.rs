@@ -5,8 +5,8 @@ use loom::cell::UnsafeCell;
 use super::*;
 use crate::sync::model::{check, go};
 
-/// Lent memory as the model checker sees it. An access that does not happen before the owner's
-/// next access is a race.
+/// Returns lent memory as the model checker sees it. An access that does not happen before the
+/// owner's next access is a race.
 fn memory() -> Arc<UnsafeCell<u8>> {
     Arc::new(UnsafeCell::new(0))
 }

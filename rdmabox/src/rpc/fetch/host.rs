@@ -232,7 +232,8 @@ impl HostSlots {
         self.send(slot, 0).map(drop)
     }
 
-    /// WRITEs an answer of `len` bytes to the memory of the client, if the client has some.
+    /// Posts a WRITE of an answer of `len` bytes to the memory of the client, if the client has
+    /// some.
     fn send(&self, slot: usize, len: usize) -> Result<AnswerWay, String> {
         let Some(writer) = self.writer.get() else { return Ok(AnswerWay::Memory) };
         let words = [layout::REPLY_ADDR, layout::REPLY_KEY].map(|at| self.memory.load_u64(at));

@@ -140,7 +140,7 @@ impl Orphans {
         }
     }
 
-    /// From now on, forgotten inodes wait for [`send_all`](Self::send_all).
+    /// Makes forgotten inodes wait for [`send_all`](Self::send_all).
     pub(crate) fn begin(&self) {
         self.outbox.lock().is_served = true;
     }

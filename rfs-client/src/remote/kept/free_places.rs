@@ -14,7 +14,7 @@ pub(super) struct FreePlaces {
 }
 
 impl FreePlaces {
-    /// All of `count` places, of which the word at `used` tells how many were in use.
+    /// Returns all of `count` places, of which the word at `used` tells how many were in use.
     pub(super) fn new(count: usize, used: usize) -> FreePlaces {
         FreePlaces { returned: Vec::new(), count, used }
     }

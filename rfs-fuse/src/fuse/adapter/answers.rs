@@ -77,8 +77,8 @@ impl Adapter {
         self.failures.errno(what, error)
     }
 
-    /// Like [`errno`](Self::errno), for an operation on an inode. A missing inode is ESTALE, which
-    /// makes the kernel look the name up again.
+    /// Works like [`errno`](Self::errno), for an operation on an inode. A missing inode is ESTALE,
+    /// which makes the kernel look the name up again.
     pub(super) fn inode_errno(&self, what: &str, error: &ClientError) -> Errno {
         match error {
             ClientError::Errno(rfs_proto::Errno::ENOENT) => Errno::ESTALE,
@@ -86,7 +86,7 @@ impl Adapter {
         }
     }
 
-    /// Like [`errno`](Self::errno), for a call by name. ESTALE means that the directory was
+    /// Works like [`errno`](Self::errno), for a call by name. ESTALE means that the directory was
     /// removed, and sends the thread back to walk the path again. In the second walk the result is
     /// ENOENT.
     pub(super) fn name_errno(&self, what: &str, thread: u32, error: &ClientError) -> Errno {

@@ -90,7 +90,8 @@ fn root_of_a_user_namespace_is_not_root() {
     drop(device);
 }
 
-/// The errors of calls on an open file that the kernel passes on without looking at the user.
+/// Returns the errors of calls on an open file that the kernel passes on without looking at the
+/// user.
 fn errors_on(file: &File) -> [Option<Errno>; 3] {
     [
         seek(file, SeekFrom::Hole(0)).err(),

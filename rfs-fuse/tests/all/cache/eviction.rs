@@ -69,7 +69,7 @@ impl Zipf {
     }
 }
 
-/// Length of the value of a key: 4 to 64 KiB.
+/// Returns the length of the value of a key: 4 to 64 KiB.
 fn len(key: u64) -> usize {
     (4096 + key * 7919 % 61440) as usize
 }

@@ -118,7 +118,7 @@ impl Paths {
     }
 }
 
-/// The capability CAP_NET_RAW of a program.
+/// Returns the capability CAP_NET_RAW of a program.
 fn capability() -> Vec<u8> {
     [&[0, 0, 0, 2, 0, 0x20][..], &[0; 14]].concat()
 }

@@ -81,7 +81,7 @@ fn rename(ns: &mut Namespace, from: &str, to: &str, flags: RenameFlags) -> Resul
     ns.rename(from, to, flags, None, 50)
 }
 
-/// The same, with a whiteout of user 7 and group 8 at the old name.
+/// Returns the same, with a whiteout of user 7 and group 8 at the old name.
 fn rename_over(ns: &mut Namespace, from: &str, to: &str, flags: RenameFlags) -> Result<Effects, Errno> {
     let ((from_parent, from), (to_parent, to)) = (place(ns, from), place(ns, to));
     let from = Place { parent: from_parent, name: from.as_bytes() };

@@ -55,7 +55,7 @@ impl PoolStore {
         PoolStore { run, ..self }
     }
 
-    /// The number of the store in places.
+    /// Returns the number of the store in places.
     pub(in crate::server) fn number(&self) -> u16 {
         self.owned.id().0
     }

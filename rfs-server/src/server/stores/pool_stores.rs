@@ -336,22 +336,22 @@ impl PoolStores {
         change.removed.iter().any(|removed| removed.address == *address && removed.run == run)
     }
 
-    /// Number of the last change of the pool.
+    /// Returns the number of the last change of the pool.
     pub(in crate::server) fn view(&self) -> u64 {
         self.view.read().number
     }
 
-    /// Where the stores are written down, in words. `None`: on the command line.
+    /// Says where the stores are written down. `None`: on the command line.
     pub(in crate::server) fn place(&self) -> Option<String> {
         self.registry.place()
     }
 
-    /// Whether the registry can be asked. `None` if it always can.
+    /// Says whether the registry can be asked. `None` if it always can.
     pub(in crate::server) fn registry_health(&self) -> Option<Health> {
         self.registry.health()
     }
 
-    /// The stores that are registered. `None` if stores do not register.
+    /// Returns the stores that are registered. `None` if stores do not register.
     pub(in crate::server) fn registered(&self) -> Option<RegisteredStores> {
         self.registry.registered()
     }
@@ -361,7 +361,7 @@ impl PoolStores {
         self.view.read().stores.contains_key(&number)
     }
 
-    /// Number and length of each store.
+    /// Returns the number and length of each store.
     pub(in crate::server) fn lengths(&self) -> Vec<(u16, u64)> {
         self.members().iter().map(|store| (store.number(), store.owned.len())).collect()
     }
@@ -372,12 +372,12 @@ impl PoolStores {
         members.iter().filter(|store| store.drain.state().is_on).map(|store| store.number()).collect()
     }
 
-    /// Length of the pieces of a file that stores take in turn.
+    /// Returns the length of the pieces of a file that stores take in turn.
     pub(in crate::server) fn unit(&self) -> u64 {
         self.unit
     }
 
-    /// The stores by number.
+    /// Returns the stores by number.
     pub(in crate::server) fn members(&self) -> Vec<Arc<PoolStore>> {
         self.view.read().stores.values().cloned().collect()
     }

@@ -23,7 +23,7 @@ fn want(file: u64, need: u64) -> Want {
     Want { need, ahead: 0, hint: None, file, shift: 0 }
 }
 
-/// Store, offset and length of each range.
+/// Returns store, offset and length of each range.
 fn shown(ranges: &[Range]) -> Vec<(u16, u64, u64)> {
     let split = |range: &Range| {
         let place = DataPlace::from_number(range.start);
@@ -183,7 +183,7 @@ impl Model {
         of.for_each(|(_, _, state)| state[which] = gives);
     }
 
-    /// A store has gone with all that files have there.
+    /// Drops a store with all that files have there.
     fn drop_store(&mut self, store: u16) {
         self.stores.retain(|(number, ..)| *number != store);
         let is_there = |start: u64| DataPlace::from_number(start).store() == store;

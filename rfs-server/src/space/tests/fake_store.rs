@@ -17,7 +17,7 @@ pub(crate) struct FakeStore {
 }
 
 impl FakeStore {
-    /// A store of zeroes that is up.
+    /// Returns a store of zeroes that is up.
     pub(crate) fn new(len: u64) -> FakeStore {
         let bytes = Mutex::new(vec![0; len as usize]);
         FakeStore { bytes, is_up: AtomicBool::new(true), doubts: Mutex::default() }

@@ -178,7 +178,7 @@ fn make_all_kinds(client: &Client) {
     client.ask(Request::Unlink { parent: ROOT_INO, name: b"gone" });
 }
 
-/// The attributes that a snapshot keeps.
+/// Returns the attributes that a snapshot keeps.
 fn kept(attr: &Attr) -> impl PartialEq + std::fmt::Debug + use<> {
     let Attr { ino, kind, perm, nlink, uid, gid, size, mtime, blocks, .. } = *attr;
     (ino, kind, perm, nlink, uid, gid, size, mtime, blocks)

@@ -12,7 +12,7 @@ use jakiro::{Client, Delta, Put, StoreMode, StoreOptions, StoreOutcome};
 const CLIENTS: u64 = 4;
 const STEPS: usize = 600;
 
-/// A value whose length and content follow from a number. Few are long.
+/// Returns a value whose length and content follow from a number. Few are long.
 fn bytes(rng: &mut Rng) -> Vec<u8> {
     let len = match rng.u8(..40) {
         0 => rng.usize(60_000..150_000),

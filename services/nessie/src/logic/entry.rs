@@ -123,7 +123,7 @@ impl Entry {
         split_head(u64::from_le_bytes(head)).0
     }
 
-    /// The bytes behind the head word, up to the end of the value.
+    /// Returns the bytes behind the head word, up to the end of the value.
     pub(crate) fn body(&self) -> &[u8] {
         &self.bytes[VALUE_LEN..KEY + self.key_len + self.value_len]
     }

@@ -109,7 +109,7 @@ impl NodeOptions {
         usize::from(self.id) < self.members.count()
     }
 
-    /// Time that an operation may take.
+    /// Returns the time that an operation may take.
     pub(crate) fn limit(&self) -> Duration {
         self.reuse_delay - self.reuse_delay / 8
     }

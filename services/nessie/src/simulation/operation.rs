@@ -58,7 +58,7 @@ impl Order {
         }
     }
 
-    /// The event of an operation whose outcome is unknown. An unknown GET says nothing.
+    /// Returns the event of an operation whose outcome is unknown. An unknown GET says nothing.
     pub(super) fn unknown(self) -> Option<Event> {
         match self {
             Order::Get(_) => None,

@@ -315,7 +315,7 @@ fn run_seed(seed: u64) {
     }
 }
 
-/// Number of histories of a run, or the seconds that a soak runs.
+/// Returns the number of histories of a run, or the seconds that a soak runs.
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().expect("a number"))
 }

@@ -36,7 +36,7 @@ impl<M> Regions<M> {
         Regions(BTreeMap::new())
     }
 
-    /// Number of regions.
+    /// Returns the number of regions.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -24,7 +24,7 @@ impl Fixture {
         Fixture::with_memory(128 << 20)
     }
 
-    /// A lender with this much memory.
+    /// Returns a lender with this much memory.
     fn with_memory(memory: u64) -> Fixture {
         let dir = tempfile::tempdir().expect("a folder");
         let address = format!("unix:{}", dir.path().join("lend.sock").display()).parse().expect("an address");
@@ -32,7 +32,7 @@ impl Fixture {
         Fixture { dir, lender }
     }
 
-    /// A program with 1 MiB of local memory.
+    /// Returns a program with 1 MiB of local memory.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command

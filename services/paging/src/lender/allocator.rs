@@ -22,12 +22,12 @@ impl Allocator {
         Allocator { capacity, free: (0..capacity).collect(), lent: BTreeMap::new() }
     }
 
-    /// Number of all chunks.
+    /// Returns the number of all chunks.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Number of free chunks.
+    /// Returns the number of free chunks.
     pub(crate) fn free(&self) -> u32 {
         self.free.len() as u32
     }

@@ -145,7 +145,7 @@ impl Lender {
         Ok(Lender { host, lending })
     }
 
-    /// The addresses at which pagers reach this lender, with the ports that were chosen.
+    /// Returns the addresses at which pagers reach this lender, with the ports that were chosen.
     pub fn addresses(&self) -> &[Address] {
         self.host.addresses()
     }

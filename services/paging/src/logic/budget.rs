@@ -22,12 +22,12 @@ impl Budget {
         self.0
     }
 
-    /// Number of victims of a batch.
+    /// Returns the number of victims of a batch.
     pub(crate) fn batch(self) -> usize {
         (self.0 / 8).clamp(1, MAX_BATCH)
     }
 
-    /// Most pages that are read together. They fit into the budget at once.
+    /// Returns the most pages that are read together. They fit into the budget at once.
     pub(crate) fn reads(self) -> usize {
         (self.0 / 4).min(MAX_BATCH)
     }

@@ -38,7 +38,7 @@ impl Layout {
         self.data
     }
 
-    /// Parity pages of a stripe.
+    /// Returns the number of parity pages of a stripe.
     pub(crate) fn parity(self) -> usize {
         self.parity
     }
@@ -53,27 +53,28 @@ impl Layout {
         self.data * CHUNK_PAGES
     }
 
-    /// Number of a page's group.
+    /// Returns the number of a page's group.
     pub(crate) fn group(self, page: usize) -> usize {
         page / self.group_pages()
     }
 
-    /// Number of a page's stripe in the region.
+    /// Returns the number of a page's stripe in the region.
     pub(crate) fn stripe(self, page: usize) -> usize {
         page / self.data
     }
 
-    /// The pages of a stripe.
+    /// Returns the pages of a stripe.
     pub(crate) fn pages(self, stripe: usize) -> Range<usize> {
         stripe * self.data..(stripe + 1) * self.data
     }
 
-    /// Place of a page in its stripe. The chunk of the group at this place holds the page.
+    /// Returns the place of a page in its stripe. The chunk of the group at this place holds the
+    /// page.
     pub(crate) fn position(self, page: usize) -> usize {
         page % self.data
     }
 
-    /// Place of a page, and of the parity pages of its stripe, in their chunks.
+    /// Returns the place of a page, and of the parity pages of its stripe, in their chunks.
     pub(crate) fn slot(self, page: usize) -> usize {
         self.stripe(page) % CHUNK_PAGES
     }

@@ -29,7 +29,7 @@ pub enum Redundancy {
 }
 
 impl Redundancy {
-    /// Number of servers that a pager needs.
+    /// Returns the number of servers that a pager needs.
     pub fn servers(self) -> usize {
         match self {
             Redundancy::None => 1,

@@ -51,12 +51,12 @@ impl<M: Copy> Region<M> {
         }
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub(crate) fn pages(&self) -> usize {
         self.table.len()
     }
 
-    /// Number of resident pages.
+    /// Returns the number of resident pages.
     pub(crate) fn resident(&self) -> usize {
         self.table.resident()
     }

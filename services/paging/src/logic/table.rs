@@ -22,12 +22,12 @@ impl Table {
         Table { pages: vec![Page::default(); pages], index: vec![0; pages.div_ceil(64)], resident: 0 }
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub(crate) fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Number of resident pages.
+    /// Returns the number of resident pages.
     pub(crate) fn resident(&self) -> usize {
         self.resident
     }

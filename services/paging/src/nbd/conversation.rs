@@ -268,7 +268,7 @@ mod tests {
         conversation
     }
 
-    /// The type of each reply to options.
+    /// Returns the type of each reply to options.
     fn kinds(mut bytes: &[u8]) -> Vec<u32> {
         let mut kinds = Vec::new();
         while !bytes.is_empty() {

@@ -128,7 +128,7 @@ impl NbdServer {
         Ok(NbdServer { acceptor, address, shared, listener, _file: file })
     }
 
-    /// The address, with the port that was chosen.
+    /// Returns the address, with the port that was chosen.
     pub fn address(&self) -> &NbdAddress {
         &self.address
     }

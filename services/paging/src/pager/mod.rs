@@ -108,7 +108,7 @@ impl RemotePager {
         PagedMemory::new(&self.handle, len)
     }
 
-    /// The options of the pager.
+    /// Returns the options of the pager.
     pub fn options(&self) -> &PagerOptions {
         &self.options
     }

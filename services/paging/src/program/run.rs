@@ -53,7 +53,8 @@ fn check(options: &RunOptions) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The variables that configure the preload library (`settings.rs` of `rfs-paging-preload`).
+/// Returns the variables that configure the preload library (`settings.rs` of
+/// `rfs-paging-preload`).
 fn environment(options: &RunOptions) -> Vec<(&'static str, OsString)> {
     let pager = &options.pager;
     let servers: Vec<String> = pager.server.iter().map(ToString::to_string).collect();

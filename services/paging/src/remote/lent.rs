@@ -21,7 +21,7 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// Number of chunks.
+    /// Returns the number of chunks.
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
     }

@@ -83,7 +83,7 @@ impl Servers {
         Ok(Servers { servers: addresses.iter().map(server).collect::<Result<_, _>>()?, layout })
     }
 
-    /// The sessions, of lost servers as well.
+    /// Returns the sessions, of lost servers as well.
     pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
         self.servers.iter().map(|server| Arc::clone(&server.session)).collect()
     }
@@ -109,17 +109,17 @@ impl Servers {
         (0..self.servers.len()).filter(has_ended).collect()
     }
 
-    /// Number of servers.
+    /// Returns the number of servers.
     pub(crate) fn len(&self) -> usize {
         self.servers.len()
     }
 
-    /// Number of servers that are not lost.
+    /// Returns the number of servers that are not lost.
     pub(crate) fn live(&self) -> usize {
         self.servers.iter().filter(|server| !server.is_lost).count()
     }
 
-    /// Number of chunks at all servers.
+    /// Returns the number of chunks at all servers.
     pub(crate) fn chunks(&self) -> usize {
         self.servers.iter().map(|server| server.lent.len()).sum()
     }
@@ -151,8 +151,8 @@ impl Servers {
         }
     }
 
-    /// Number of members that a group can have now: with fewer live servers than members, one at
-    /// each server.
+    /// Returns the number of members that a group can have now: with fewer live servers than
+    /// members, one at each server.
     pub(crate) fn wanted(&self) -> usize {
         self.layout.members().min(self.live())
     }

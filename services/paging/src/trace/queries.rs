@@ -64,7 +64,7 @@ impl Queries {
         Queries { stores: load.stores(), sums: sums.collect(), order, random }
     }
 
-    /// Number of records.
+    /// Returns the number of records.
     pub(super) fn records(&self) -> usize {
         self.order.len()
     }

@@ -227,7 +227,7 @@ fn is_emulated() -> bool {
     providers() == [Provider::Rdma]
 }
 
-/// Number of random plans.
+/// Returns the number of random plans.
 fn cases() -> u32 {
     if is_emulated() { 4 } else { 24 }
 }

@@ -24,7 +24,7 @@ fn reports(lender: &ChildLender) -> Vec<PagerReport> {
     reports.into_iter().filter(of_lender).collect()
 }
 
-/// A lender, and a pager with pages there.
+/// Returns a lender, and a pager with pages there.
 fn start() -> (ChildLender, RemotePager) {
     let lender = ChildLender::start(&Places::new().address(Provider::Tcp), 8 * MIB);
     let pager = pager(slice::from_ref(&lender.address), options(Provider::Tcp, 64).0);

@@ -12,7 +12,7 @@ use std::{
 
 use super::support::*;
 
-/// A pipe that holds one write. It has one already.
+/// Returns a pipe that holds one write. It has one already.
 fn pipe_for_one_line() -> (File, File) {
     let mut ends = [0; 2];
     // SAFETY: The array has room for two descriptors. Each becomes one `File`.

@@ -185,7 +185,7 @@ impl Fixture {
         Fixture { server, way, address, _lines: lines, _dir: dir, _alone: alone }
     }
 
-    /// The command that makes an area.
+    /// Returns the command that makes an area.
     pub fn command(&self, size: &str) -> Command {
         let mut command = Command::new(program("rfs-paging"));
         command.args(["swapon", "--size", size, "--server", &self.address]).stderr(Stdio::piped());
@@ -233,7 +233,7 @@ impl Drop for Fixture {
     }
 }
 
-/// The errors that a process printed until its end.
+/// Returns the errors that a process printed until its end.
 pub fn rest(child: &mut Running) -> String {
     let mut text = String::new();
     child.0.stderr.take().expect("a pipe").read_to_string(&mut text).expect("text");

@@ -73,17 +73,17 @@ impl Connection {
         })
     }
 
-    /// The number of this client.
+    /// Returns the number of this client.
     pub(super) fn client(&self) -> ClientId {
         self.resume.client
     }
 
-    /// The last epoch that the master has told.
+    /// Returns the last epoch that the master has told.
     pub(super) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Number of calls that were made to the master.
+    /// Returns the number of calls that were made to the master.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }

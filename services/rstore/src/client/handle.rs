@@ -49,12 +49,12 @@ impl Region {
         Ok(Region(Arc::new(handle)))
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn address(&self) -> u64 {
         self.0.id.address
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.0.bytes
     }
@@ -64,12 +64,12 @@ impl Region {
         self.0.bytes == 0
     }
 
-    /// The version. It grows with each update of a copy-on-write region.
+    /// Returns the version. It grows with each update of a copy-on-write region.
     pub fn version(&self) -> u64 {
         self.0.version
     }
 
-    /// The client that has the handle.
+    /// Returns the client that has the handle.
     pub(crate) fn client(&self) -> ClientId {
         self.0.connection.client()
     }
@@ -79,7 +79,7 @@ impl Region {
         self.0.connection.lost(clients)
     }
 
-    /// Number of stores that have bytes of the region.
+    /// Returns the number of stores that have bytes of the region.
     pub fn stores(&self) -> usize {
         let stores: std::collections::BTreeSet<_> = self.0.chunks.iter().map(|chunk| chunk.store).collect();
         stores.len()

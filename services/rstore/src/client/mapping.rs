@@ -32,12 +32,12 @@ impl Mapping {
         Ok(Mapping { view, local, tainted: 0 })
     }
 
-    /// The region.
+    /// Returns the region.
     pub fn region(&self) -> &Region {
         &self.view.region
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.view.len
     }
@@ -47,12 +47,12 @@ impl Mapping {
         self.len() == 0
     }
 
-    /// The local bytes.
+    /// Returns the local bytes.
     pub fn local(&self) -> &[u8] {
         self.local.as_deref().unwrap_or_default()
     }
 
-    /// The local bytes, to be changed before a [`write`](Self::write).
+    /// Returns the local bytes, to be changed before a [`write`](Self::write).
     pub fn local_mut(&mut self) -> &mut [u8] {
         self.local.as_deref_mut().unwrap_or_default()
     }
@@ -90,10 +90,10 @@ impl Mapping {
         Ok(self.view.read(range, out)?)
     }
 
-    /// Number of chunks that the last read found tainted: a newer version has replaced them. The
-    /// bytes that were read are those of this version in any case. [`Region::newest`] has the new
-    /// version. The master marks chunks after the update, so a read may find marks on some of the
-    /// replaced chunks, or on none yet.
+    /// Returns the number of chunks that the last read found tainted: a newer version has replaced
+    /// them. The bytes that were read are those of this version in any case. [`Region::newest`] has
+    /// the new version. The master marks chunks after the update, so a read may find marks on some
+    /// of the replaced chunks, or on none yet.
     pub fn tainted(&self) -> usize {
         self.tainted
     }

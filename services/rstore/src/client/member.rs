@@ -86,17 +86,18 @@ impl Client {
         Ok(true)
     }
 
-    /// Length of a chunk in bytes.
+    /// Returns the length of a chunk in bytes.
     pub fn chunk_bytes(&self) -> u64 {
         self.0.chunk_bytes
     }
 
-    /// Number of calls that this client has made to its master. Reads and writes make none.
+    /// Returns the number of calls that this client has made to its master. Reads and writes make
+    /// none.
     pub fn calls(&self) -> u64 {
         self.0.calls()
     }
 
-    /// Number of stores to which this client is connected.
+    /// Returns the number of stores to which this client is connected.
     pub fn connected_stores(&self) -> usize {
         self.0.stores.connected()
     }

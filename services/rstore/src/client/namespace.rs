@@ -83,7 +83,7 @@ impl Namespace {
         self.region(&Request::Init { namespace: self.id, address, bytes })
     }
 
-    /// The address of the first region of a namespace.
+    /// Returns the address of the first region of a namespace.
     pub fn first_address(&self) -> u64 {
         self.connection.chunk_bytes
     }

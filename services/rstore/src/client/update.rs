@@ -64,7 +64,7 @@ impl Update {
         Ok(update)
     }
 
-    /// Length of the part in bytes.
+    /// Returns the length of the part in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -74,7 +74,7 @@ impl Update {
         self.len == 0
     }
 
-    /// Time until the lease ends.
+    /// Returns the time until the lease ends.
     pub fn remaining(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }

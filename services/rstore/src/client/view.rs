@@ -42,7 +42,7 @@ impl View {
         Ok(View { region, links, start, len, chunk, indices })
     }
 
-    /// The link to the first chunk.
+    /// Returns the link to the first chunk.
     pub(super) fn first(&self) -> Option<&Link> {
         self.links.first()
     }

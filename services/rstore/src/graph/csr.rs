@@ -31,12 +31,12 @@ impl Csr {
         Csr { offsets, targets }
     }
 
-    /// Number of vertices.
+    /// Returns the number of vertices.
     pub fn vertices(&self) -> u32 {
         self.offsets.len() as u32 - 1
     }
 
-    /// Number of edges.
+    /// Returns the number of edges.
     pub fn edges(&self) -> u64 {
         self.targets.len() as u64
     }

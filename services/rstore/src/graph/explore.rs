@@ -42,7 +42,7 @@ impl Explorer {
         Explorer { graph, explored: 0 }
     }
 
-    /// Number of vertices and edges that were read.
+    /// Returns the number of vertices and edges that were read.
     pub fn explored(&self) -> u64 {
         self.explored
     }

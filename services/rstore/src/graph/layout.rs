@@ -88,7 +88,7 @@ impl GraphStore {
         client.join(&format!("{name}/edges"))?.delete()
     }
 
-    /// Number of vertices.
+    /// Returns the number of vertices.
     pub fn vertices(&self) -> u32 {
         self.count
     }

@@ -39,7 +39,7 @@ impl Places {
         Places { partitions, starts }
     }
 
-    /// Length of all containers in bytes.
+    /// Returns the length of all containers in bytes.
     pub(super) fn len(&self) -> u64 {
         self.starts.last().copied().unwrap_or(0)
     }

@@ -118,7 +118,7 @@ fn coordinate(mut coordinator: Coordinator, supersteps: u32) -> Result<Duration,
     Ok(begun.elapsed())
 }
 
-/// Number of edges between each pair of partitions, row by row.
+/// Returns the number of edges between each pair of partitions, row by row.
 fn crossings(graph: &Csr, ranges: &[Range<u32>]) -> Vec<u64> {
     let mut counts = vec![0; ranges.len() * ranges.len()];
     for (from, range) in ranges.iter().enumerate() {

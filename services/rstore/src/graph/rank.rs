@@ -10,17 +10,17 @@ pub const SCALE: u64 = 1 << 56;
 /// Damping in percent.
 const DAMPING: u64 = 85;
 
-/// The rank of each vertex at the start.
+/// Returns the rank of each vertex at the start.
 pub(super) fn first(vertices: u32) -> u64 {
     SCALE / u64::from(vertices.max(1))
 }
 
-/// The message of a vertex along each of its edges.
+/// Returns the message of a vertex along each of its edges.
 pub(super) fn message(rank: u64, degree: u64) -> u64 {
     rank / degree.max(1)
 }
 
-/// The next rank of a vertex with this sum of messages.
+/// Returns the next rank of a vertex with this sum of messages.
 pub(super) fn next(vertices: u32, sum: u64) -> u64 {
     let share = u128::from(sum) * u128::from(DAMPING) / 100;
     first(vertices) * (100 - DAMPING) / 100 + share as u64

@@ -86,7 +86,7 @@ impl Machine {
         }
     }
 
-    /// The epoch in which a client introduces itself to stores.
+    /// Returns the epoch in which a client introduces itself to stores.
     pub fn epoch(&self, client: ClientId) -> u32 {
         self.clients.get(&client).map_or(0, |client| client.epoch)
     }

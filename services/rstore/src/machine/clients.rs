@@ -80,7 +80,7 @@ impl Machine {
         self.finish_client(id, None);
     }
 
-    /// A store has confirmed that a lost client cannot reach it, or is lost.
+    /// Notes that a store has confirmed that a lost client cannot reach it, or is lost.
     pub(super) fn finish_client(&mut self, id: ClientId, store: Option<StoreId>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Presence::Ending(stores) = &mut client.presence else { return };

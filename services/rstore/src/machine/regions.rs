@@ -167,7 +167,7 @@ impl Machine {
         Ok(Answer::Places(chunks, stores))
     }
 
-    /// The addresses of the stores of chunks.
+    /// Returns the addresses of the stores of chunks.
     pub(super) fn addresses(&self, chunks: &[ChunkId]) -> Vec<(StoreId, String)> {
         let stores: std::collections::BTreeSet<_> = chunks.iter().map(|chunk| chunk.store).collect();
         let address = |id| Some((id, self.stores.get(&id)?.address.clone()));

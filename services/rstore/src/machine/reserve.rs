@@ -56,7 +56,7 @@ impl Machine {
         Ok(None)
     }
 
-    /// A store has prepared chunks, or failed.
+    /// Notes that a store has prepared chunks, or failed.
     pub(super) fn prepared(&mut self, number: u64, store: StoreId, count: u32, outcome: Outcome) {
         let mut failure = None;
         let mut chunks = Vec::new();

@@ -176,7 +176,7 @@ impl Machine {
         }
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -187,7 +187,7 @@ impl Machine {
         self.settings = Settings { chunk_bytes, ..settings.clone() };
     }
 
-    /// The time of the last input in milliseconds.
+    /// Returns the time of the last input in milliseconds.
     pub fn now(&self) -> u64 {
         self.now
     }

@@ -69,7 +69,7 @@ impl Machine {
         Ok((store, link))
     }
 
-    /// The master can give orders to a store. Orders that waited for it go out.
+    /// Notes that the master can give orders to a store. Orders that waited for it go out.
     pub(super) fn store_ready(&mut self, store: StoreId, link: u64, chunks: &[u32]) {
         let Some(state) = self.stores.get_mut(&store).filter(|state| state.link == link) else { return };
         let (capacity, listed) = (state.capacity, chunks.iter().copied().collect::<BTreeSet<u32>>());
@@ -111,7 +111,7 @@ impl Machine {
         }
     }
 
-    /// The link to a store has failed. The store registers again, and gets another link.
+    /// Notes that the link to a store has failed. The store registers again, and gets another link.
     pub(super) fn link_lost(&mut self, store: StoreId, link: u64) {
         if self.stores.get(&store).is_some_and(|state| state.link == link) {
             self.store_gone(store);
@@ -119,7 +119,7 @@ impl Machine {
         }
     }
 
-    /// The master cannot give orders to a store for now.
+    /// Notes that the master cannot give orders to a store for now.
     pub(super) fn store_gone(&mut self, store: StoreId) {
         let now = self.now;
         let Some(state) = self.stores.get_mut(&store) else { return };
@@ -184,7 +184,7 @@ impl Machine {
         of_store.map(|(number, order)| (*number, order.clone())).collect()
     }
 
-    /// A store has answered.
+    /// Notes the answer of a store.
     pub(super) fn order_done(&mut self, link: u64, number: u64, outcome: Outcome) {
         // An order of a store that vanished was settled then.
         let Some(order) = self.orders.get(&number) else { return };

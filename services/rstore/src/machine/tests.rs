@@ -146,7 +146,7 @@ impl World {
         self.answers.remove(&self.calls)
     }
 
-    /// The nth store of those that run.
+    /// Returns the nth store of those that run.
     fn store(&self, n: u8) -> StoreId {
         self.stores.keys().copied().cycle().nth(n as usize).unwrap_or(StoreId(0))
     }
@@ -490,7 +490,7 @@ fn sizes_that_no_pool_has_are_refused_without_an_effect() {
     assert_eq!(world.machine, before);
 }
 
-/// A world with one namespace, and the orders of a reservation of three chunks outstanding.
+/// Returns a world with one namespace, and the orders of a reservation of three chunks outstanding.
 fn reserving() -> (World, ClientId, NamespaceId) {
     let mut world = World::new();
     let client = world.clients[0].client;

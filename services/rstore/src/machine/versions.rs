@@ -173,7 +173,8 @@ impl Machine {
         self.finish_fence(lease.number, None);
     }
 
-    /// A store has confirmed that the writer of an ended lease cannot reach it, or is lost.
+    /// Notes that a store has confirmed that the writer of an ended lease cannot reach it, or is
+    /// lost.
     pub(super) fn finish_fence(&mut self, number: u64, store: Option<StoreId>) {
         let Some(fence) = self.fences.get_mut(&number) else { return };
         store.iter().for_each(|store| _ = fence.stores.remove(store));

@@ -71,12 +71,12 @@ impl Master {
         Ok(Master { desk, threads, host: Some(host) })
     }
 
-    /// The addresses of the master, with the ports that were chosen.
+    /// Returns the addresses of the master, with the ports that were chosen.
     pub fn addresses(&self) -> &[Address] {
         self.host.as_ref().map(HostHandle::addresses).unwrap_or_default()
     }
 
-    /// The state in numbers.
+    /// Returns the state in numbers.
     pub fn status(&self) -> Status {
         self.desk.status()
     }

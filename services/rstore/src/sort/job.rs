@@ -54,7 +54,7 @@ impl SortReport {
         self.is_sorted && self.input == self.output
     }
 
-    /// Time from the start of phase one to the end of phase two.
+    /// Returns the time from the start of phase one to the end of phase two.
     pub fn time(&self) -> Duration {
         self.classification + self.assembly
     }

@@ -32,7 +32,7 @@ impl Share {
         format!("{}/worker_{worker}_bucket_{bucket}", self.job)
     }
 
-    /// Name of the result of a key range.
+    /// Returns the name of the result of a key range.
     pub(super) fn result(&self, bucket: usize) -> String {
         format!("{}/final_{bucket}", self.job)
     }
@@ -41,7 +41,7 @@ impl Share {
         format!("{}/input_{}", self.job, self.worker)
     }
 
-    /// The key ranges of this worker in the second phase.
+    /// Returns the key ranges of this worker in the second phase.
     pub(super) fn ranges(&self) -> impl Iterator<Item = usize> + use<> {
         (self.worker..self.buckets).step_by(self.workers)
     }
@@ -73,7 +73,7 @@ impl Share {
         Ok(digest)
     }
 
-    /// Phase one: classifies the input into buckets.
+    /// Classifies the input into buckets (phase one).
     pub(super) fn classify(&self, client: &Client) -> Result<(), Error> {
         let Some(mut input) = Share::find(client, &self.input())? else { return Ok(()) };
         let len = input.len();
@@ -103,7 +103,7 @@ impl Share {
         Ok(())
     }
 
-    /// Phase two: assembles, sorts and writes the key ranges of this worker.
+    /// Assembles, sorts and writes the key ranges of this worker (phase two).
     pub(super) fn assemble(&self, client: &Client) -> Result<(), Error> {
         for range in self.ranges() {
             let mut sources = Vec::new();

@@ -217,7 +217,7 @@ impl Card {
         }
     }
 
-    /// The requester decodes a doorbell, and the list's other requests are fetched.
+    /// Decodes a doorbell at the requester, and fetches the list's other requests.
     fn ring(&mut self, at: u64, list: usize) {
         let rung = self.requester.serve(at, self.values.doorbell.card_ns);
         for (index, job) in self.lists.remove(list).into_iter().enumerate() {

@@ -121,8 +121,8 @@ fn the_card_issues_two_million_small_requests() {
     assert!((2.05..=2.15).contains(&measured), "{measured}");
 }
 
-/// The responder's millions of READs per second, if nothing else limits them. The pages of `area`
-/// bytes are read at random.
+/// Returns the responder's millions of READs per second, if nothing else limits them. The pages of
+/// `area` bytes are read at random.
 fn responder(area: u64) -> f64 {
     let mut values = CardParameters::cx3().values;
     (values.units.request_ns, values.requester.request_ns, values.doorbell.card_ns) = (0, 0, 0);

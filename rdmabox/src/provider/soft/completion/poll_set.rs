@@ -200,7 +200,7 @@ impl<M: Member> PollSet<M> {
         self.wait_and(timeout, || ())
     }
 
-    /// Like [`wait`](Self::wait), and calls `over` after the waiting and before any progress.
+    /// Waits like [`wait`](Self::wait), and calls `over` after the waiting and before any progress.
     pub(crate) fn wait_and(
         &self,
         timeout: Option<Duration>,

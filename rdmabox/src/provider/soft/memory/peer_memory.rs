@@ -124,7 +124,7 @@ impl PeerMemory {
         Executing { table: &self.table, mapped: self.mapped.read() }
     }
 
-    /// Like [`execute`](Self::execute), but returns `None` instead of blocking.
+    /// Works like [`execute`](Self::execute), but returns `None` instead of blocking.
     #[inline]
     pub(crate) fn try_execute(&self) -> Option<Executing<'_>> {
         Some(Executing { table: &self.table, mapped: self.mapped.try_read()? })

@@ -17,7 +17,7 @@ fn evicting(blocks: u64, inodes: usize, policy: EvictionPolicy) -> Fixture {
     Fixture { dispatcher: dispatcher.with_eviction(policy), arena, table, clock }
 }
 
-/// An export whose ten inodes are taken by the files `f0` to `f9`.
+/// Returns an export whose ten inodes are taken by the files `f0` to `f9`.
 fn without_inodes() -> Fixture {
     let fixture = evicting(100, 11, LRU);
     let client = fixture.client(1);

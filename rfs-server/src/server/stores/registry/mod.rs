@@ -29,7 +29,7 @@ pub use store_record::StoreRecord;
 
 /// Where it is kept which stores a pool has.
 pub(crate) trait Registry: fmt::Debug + Send + Sync {
-    /// The registry in words, such as the path of a file. `None`: nothing is kept.
+    /// Returns the registry in words, such as the path of a file. `None`: nothing is kept.
     fn place(&self) -> Option<String>;
 
     /// Takes the pool for this server. `now` is a time in milliseconds. The epoch of the view is
@@ -45,12 +45,12 @@ pub(crate) trait Registry: fmt::Debug + Send + Sync {
     /// The change must not be used. The registry has the old view, or gets it back.
     fn write(&self, view: &PoolView) -> Result<(), RegistryError>;
 
-    /// Whether changes are possible at the moment. `None` if they always are.
+    /// Says whether changes are possible at the moment. `None` if they always are.
     fn health(&self) -> Option<Health> {
         None
     }
 
-    /// The stores that are registered. `None` if stores do not register here.
+    /// Returns the stores that are registered. `None` if stores do not register here.
     fn registered(&self) -> Option<RegisteredStores> {
         None
     }

@@ -93,12 +93,12 @@ impl PoolFile {
         Ok(PoolFile { path: owned, lines })
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The addresses of the stores, in order.
+    /// Returns the addresses of the stores, in order.
     pub(super) fn stores(&self) -> Vec<Address> {
         let address = |line: &Line| match line {
             Line::Store(address) => Some(address.clone()),
@@ -107,7 +107,7 @@ impl PoolFile {
         self.lines.iter().filter_map(address).collect()
     }
 
-    /// The number of the last change; 0 if there was none.
+    /// Returns the number of the last change; 0 if there was none.
     pub(super) fn view(&self) -> u64 {
         let view = |line: &Line| if let Line::View(view) = line { Some(*view) } else { None };
         self.lines.iter().find_map(view).unwrap_or(0)

@@ -78,7 +78,7 @@ impl PoolView {
         (1..=u16::MAX).zip(&mut self.stores).for_each(|(number, member)| member.number = number);
     }
 
-    /// The addresses of the stores, in order.
+    /// Returns the addresses of the stores, in order.
     pub(crate) fn addresses(&self) -> Vec<Address> {
         self.stores.iter().map(|member| member.address.clone()).collect()
     }

@@ -59,7 +59,7 @@ pub(crate) fn fetch_size_for(value: usize) -> usize {
 const GET_SHARES: [u8; 3] = [5, 50, 95];
 const LENGTHS: [usize; 6] = [32, 64, 128, 256, 512, 1024];
 
-/// The load of the paper: 95 % gets of values of 32 bytes, uniform.
+/// Returns the load of the paper: 95 % gets of values of 32 bytes, uniform.
 fn base(keys: u64) -> Load {
     Load { get_percent: 95, lengths: Lengths::Fixed(32), popularity: Popularity::Uniform, keys }
 }

@@ -64,7 +64,8 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// The probability of the key of rank N is proportional to `1 / N^exponent`.
+    /// Returns keys by rank. The probability of the key of rank N is proportional to `1 /
+    /// N^exponent`.
     pub(crate) fn zipf(keys: u32, exponent: f64) -> Keys {
         let mut sum = 0.0;
         let sums: Vec<f64> = (1..=keys)

@@ -133,8 +133,8 @@ fn a_slot_that_becomes_free() {
     passes("a PUT and a GET", two_slots(&full, &[&[put(2), get()], clear, &[get()]]));
 }
 
-/// A PUT reads its own entry, which another PUT then replaces. A MIGRATE carries the new entry to
-/// the slot that the first PUT reads next. The other key makes the first PUT read again.
+/// A PUT reads its own entry, which another PUT then replaces. A MIGRATE carries the new
+/// entry to the slot that the first PUT reads next. The other key makes the first PUT read again.
 fn replaced_and_moved() -> Scenario {
     let occupied = [Task::Do(Order::Put(OTHER, 9))];
     let client = [Task::Do(Order::Delete(OTHER)), put(3), migrate(0, 1), get()];

@@ -42,7 +42,7 @@ impl Class {
         self.0.into()
     }
 
-    /// Length of the blocks in bytes.
+    /// Returns the length of the blocks in bytes.
     pub(super) fn len(self) -> usize {
         let number = self.number();
         if number < 4 {

@@ -14,15 +14,15 @@ use std::{
 /// How long a line may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The library that `cargo` built for this test.
+/// Returns the library that `cargo` built for this test.
 pub fn library() -> PathBuf {
     let path = env::current_exe().expect("this program").with_file_name("librfs_paging_preload.so");
     assert!(path.exists(), "{}", path.display());
     path
 }
 
-/// The program `rfs-paging`, if it is built. Where the whole workspace is built, it is beside the
-/// folder of the tests.
+/// Returns the program `rfs-paging`, if it is built. Where the whole workspace is built, it is
+/// beside the folder of the tests.
 pub fn launcher() -> Option<PathBuf> {
     let folder = library().parent().and_then(Path::parent).expect("a folder").to_owned();
     let launcher = folder.join("rfs-paging");
@@ -74,7 +74,7 @@ impl Running {
         line.trim().into()
     }
 
-    /// The output, for [`Lines`].
+    /// Returns the output, for [`Lines`].
     pub fn output(&mut self) -> BufReader<ChildStdout> {
         self.1.take().expect("a pipe")
     }

@@ -31,8 +31,8 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// The placement of the calling thread. Returns `None` if it has one core only, or no right to
-    /// come back from a shared core.
+    /// Returns the placement of the calling thread. Returns `None` if it has one core only, or no
+    /// right to come back from a shared core.
     pub(super) fn new(uffd: &Uffd, events: &Events) -> Option<Placement> {
         let cores = cores::probe().ok()?;
         let watch = CoreWatch::start(cores, uffd, events).ok()?;

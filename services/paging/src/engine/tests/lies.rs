@@ -50,7 +50,7 @@ fn chunk(number: u32, memory: RemoteMr) -> Answer {
     Answer::Chunk(number, memory.to_le_bytes())
 }
 
-/// The memory, moved towards the chunks before it.
+/// Returns the memory, moved towards the chunks before it.
 fn moved(memory: RemoteMr, back: u64) -> RemoteMr {
     let base = rdmabox::RemoteAddr { addr: memory.base().addr - back, rkey: memory.base().rkey };
     RemoteMr::new(base, memory.len(), memory.access()).expect("a range")
@@ -82,7 +82,7 @@ fn liar(honest: u32, lie: Lie) -> HostHandle {
     host.listen(&["127.0.0.1:0".parse().expect("an address")], service).expect("a port")
 }
 
-/// The events of a pager, and the pager.
+/// Returns the events of a pager, and the pager.
 fn pager(addresses: &[Address], redundancy: Redundancy) -> (RemotePager, Arc<Mutex<Vec<PagerEvent>>>) {
     let log = Arc::<Mutex<Vec<PagerEvent>>>::default();
     let events = Arc::clone(&log);

@@ -125,8 +125,8 @@ fn how_to_remove(file: &str) -> String {
     format!("the file is {file}: mount the export with rfs-fuse, and remove it there")
 }
 
-/// Name of an area's file. It has a random number, as the folder: the server may have areas of
-/// other machines.
+/// Returns the name of an area's file. It has a random number, as the folder: the server may have
+/// areas of other machines.
 fn file_name(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default();
     format!("rfs-paging-{}", name.to_string_lossy())

@@ -66,7 +66,7 @@ impl Mount {
         }
     }
 
-    /// Number of the process.
+    /// Returns the number of the process.
     pub(super) fn process(&self) -> u32 {
         self.child.id()
     }

@@ -47,7 +47,7 @@ fn space(offset: u64, len: u64, flags: FallocateFlags) -> Request<'static> {
 /// Flags that make a hole.
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
-/// A file of two sessions: allocation, size, layout, recalls and removal.
+/// Returns a file of two sessions: allocation, size, layout, recalls and removal.
 fn sharing() -> Vec<u8> {
     let allocate = |offset, len| Request::Allocate { ino: 2, offset, len };
     of(&[
@@ -101,7 +101,7 @@ fn writes() -> Vec<u8> {
     ])
 }
 
-/// A lock that waits, insists, and stops waiting.
+/// Returns a lock that waits, insists, and stops waiting.
 fn locks() -> Vec<u8> {
     let lock = |kind, ticket| Request::Lock {
         ino: 2,

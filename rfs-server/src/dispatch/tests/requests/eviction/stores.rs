@@ -3,7 +3,7 @@
 use super::*;
 use crate::space::tests::fake_store::FakeStore;
 
-/// An export of 100 blocks with a store of 400. Files are cut at multiples of ten blocks.
+/// Returns an export of 100 blocks with a store of 400. Files are cut at multiples of ten blocks.
 fn evicting_with_store() -> Fixture {
     let arena = Arc::new(Memory::private((100 * B) as usize).unwrap());
     let table = Arc::new(Memory::private(1000 * record::LEN).unwrap());

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::key_store::{Entry, KeyChange, KeyStoreError, Lease, Listing};
 
-/// An answer of the gateway, in its first JSON document.
+/// Returns an answer of the gateway, in its first JSON document.
 ///
 /// # Errors
 /// The bytes are no such answer.

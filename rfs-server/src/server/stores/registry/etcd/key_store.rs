@@ -9,7 +9,7 @@ use std::{fmt, ops::ControlFlow, time::Duration};
 
 /// Keys with revisions, changed by compare-and-swap, and leases.
 pub(super) trait KeyStore: fmt::Debug + Send + Sync {
-    /// The key store in words.
+    /// Returns the key store in words.
     fn place(&self) -> String;
 
     /// Returns all entries whose keys begin so, and the revision at which that is true.

@@ -66,7 +66,7 @@ impl PoolKeys {
         format!("{}server", self.prefix)
     }
 
-    /// All records of stores begin so.
+    /// Returns the beginning of the keys of all stores.
     fn stores(&self) -> String {
         format!("{}stores/", self.prefix)
     }

@@ -56,7 +56,7 @@ impl Registration {
         Registration::over(Arc::new(Gateway::new(urls)), pool, record)
     }
 
-    /// The registry and the pool, in words.
+    /// Returns the registry and the pool, in words.
     pub fn place(&self) -> String {
         format!("{}, pool {}", self.registrant.keys.place(), self.pool)
     }

@@ -129,7 +129,7 @@ fn exptime(rng: &mut Rng) -> String {
     }
 }
 
-/// A line that is no command, or a command of which a part is wrong.
+/// Returns a line that is no command, or a command of which a part is wrong.
 fn wrong(rng: &mut Rng, key: &str) -> String {
     let long = "k".repeat(251);
     let all = [

@@ -86,7 +86,7 @@ pub(super) fn hogs(cli: &Cli) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Figure 8: the client computes between operations.
+/// Measures figure 8: the client computes between operations.
 pub(super) fn compute(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let pair = Pair::start(cli)?;
     let time = Duration::from_millis(cli.cell_ms);

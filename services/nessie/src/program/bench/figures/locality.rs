@@ -61,7 +61,7 @@ fn run(cli: &Cli, nodes: &[Node], gets: u32, percent: u32) -> Result<(f64, NodeS
     Ok((rates.iter().sum(), grown, operations as f64))
 }
 
-/// Figure 9.
+/// Measures figure 9.
 pub(super) fn locality(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let mut rows = table(
         "Figure 9: thousands of operations per second of three nodes, by the share of the working set",
@@ -85,7 +85,7 @@ pub(super) fn locality(cli: &Cli) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Figure 10.
+/// Measures figure 10.
 pub(super) fn filter(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let mut rows = table(
         "Figure 10: filter bits, 90 % GETs, three nodes",

@@ -17,7 +17,7 @@ use crate::{
 
 const WAIT: Duration = Duration::from_secs(60);
 
-/// A client without values of its own, beside a node that has all of them.
+/// Returns a client without values of its own, beside a node that has all of them.
 fn start(cli: &Cli, cache: usize) -> Result<(Deployment, Vec<Node>), Box<dyn Error>> {
     let deployment = Deployment::new(cli, 2)?;
     let nodes = vec![deployment.start(0, cache)?, deployment.start(1, 0)?];
