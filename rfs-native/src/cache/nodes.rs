@@ -114,11 +114,16 @@ impl Drop for Node {
 impl Node {
     /// Returns current attributes: cached ones, or those of the server.
     pub(crate) fn attr(&self) -> Result<Attr, ClientError> {
-        if let Some(attr) = self.known.lock().attr {
-            self.nodes.client.ready()?;
-            return Ok(attr);
-        }
         let client = &self.nodes.client;
+        let is_known = self.known.lock().attr.is_some();
+        if is_known {
+            // May wait for a session. The recalls that then come take the lock.
+            client.ready()?;
+            let known = self.known.lock().attr;
+            if let Some(attr) = known {
+                return Ok(attr);
+            }
+        }
         let since = client.caching.since();
         let attr = client.attributes.getattr(self.ino)?;
         self.learn(since, &attr);
