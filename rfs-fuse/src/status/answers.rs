@@ -4,16 +4,26 @@
 //! # Concurrency
 //! The thread `status` answers on the socket, `metrics` on the address. Both sleep in between.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rfs_status::{
-    control::{Answer, Asker, ControlSocket, STATUS, SocketPermissions},
+    control::{Answer, Asker, ControlError, ControlSocket, STATUS, SocketPermissions},
     metrics::{BoundEndpoint, Endpoint, EndpointError},
     mounts::access::ACCESS,
 };
 
 use super::{AccessOffer, StatusSource, trace};
 use crate::{fuse::Trace, mount::control};
+
+/// Longest wait for the end of a program that answers at the path of this mount. The kernel gives a
+/// mount the device number of one that has ended, and that one's program may still answer.
+const FORMER_LIMIT: Duration = Duration::from_secs(1);
+const FORMER_PAUSE: Duration = Duration::from_millis(20);
 
 /// Answers questions about a running mount. Dropping it removes the control socket.
 #[derive(Debug)]
@@ -51,14 +61,25 @@ fn start_control(
     access: Result<AccessOffer, String>,
 ) -> Option<ControlSocket> {
     control::make_directory(path);
-    let answer = move |question: &str, _: Asker| match question {
+    let answer = Arc::new(move |question: &str, _: Asker| match question {
         STATUS => serde_json::to_string(&source.status()).ok().map(Answer::from),
         ACCESS => {
             let answer = access.as_ref().map_err(String::clone).and_then(AccessOffer::answer);
             Some(answer.unwrap_or_else(|e| serde_json::json!({ "error": e }).to_string().into()))
         }
         question => trace::answer(&recorded, question),
-    };
-    let control = ControlSocket::start(path, SocketPermissions::default(), "status", answer);
-    control.inspect_err(|e| log::warn!("rfs-fuse status cannot ask this mount: {e}")).ok()
+    });
+    let give_up = Instant::now() + FORMER_LIMIT;
+    loop {
+        let answer = Arc::clone(&answer);
+        let answer = move |question: &str, asker: Asker| answer(question, asker);
+        match ControlSocket::start(path, SocketPermissions::default(), "status", answer) {
+            Err(ControlError::InUse(_)) if Instant::now() < give_up => thread::sleep(FORMER_PAUSE),
+            started => {
+                return started
+                    .inspect_err(|e| log::warn!("rfs-fuse status cannot ask this mount: {e}"))
+                    .ok();
+            }
+        }
+    }
 }
