@@ -214,6 +214,8 @@ fn a_system_call_may_use_paged_memory() {
 fn pagers_of_one_lender_never_see_pages_of_each_other() {
     for provider in providers() {
         let lenders = Lenders::start(provider, 1, 3 * MIB);
+        let free_chunks = || lenders.lenders[0].status().free_chunks;
+        let all_chunks = free_chunks();
         let pagers = [(); 2].map(|()| pager(&lenders.addresses(), options(provider, 32).0));
         let mut memories = pagers.each_ref().map(|pager| pager.map(600 * PAGE).expect("memory"));
         for round in 0..6 {
@@ -221,6 +223,9 @@ fn pagers_of_one_lender_never_see_pages_of_each_other() {
             let (large, small) = (round % 2, 1 - round % 2);
             let salt = |owner: usize| (round * 2 + owner) as u64;
             memories[small].discard(0..600 * PAGE).expect("no error");
+            // The lender wipes chunks before it lends them again, and nothing waits for that.
+            let of_large = pagers[large].stats().chunks as u32;
+            wait_for("the chunks to be free", || free_chunks() + of_large == all_chunks);
             fill(&mut memories[large], 0..450, salt(large));
             fill(&mut memories[small], 0..200, salt(small));
             check(&memories[large], 0..450, salt(large));
