@@ -26,8 +26,9 @@ use crate::{
 };
 
 /// Longest time for which attributes wait for the answer to a removal of a name. Another client
-/// that does not answer the server can delay a removal by seconds.
-const DOUBT: Duration = Duration::from_millis(100);
+/// that does not answer the server can delay a removal by seconds. Afterwards the attributes are
+/// right, but the caller may count a link too few until it requests them again.
+const DOUBT: Duration = Duration::from_millis(50);
 
 /// Reads and changes attributes, and knows which ones the caller was told.
 #[derive(Debug)]
@@ -69,26 +70,22 @@ impl Attributes {
 
     /// Returns an inode's attributes for the caller, and the time at which they were requested.
     ///
-    /// With one link, beside a removal of a name by the caller, the number of links is in doubt:
-    /// the caller is going to subtract a link that may be counted already. This waits for the
-    /// answer to the removal then, and requests the attributes again. After [`DOUBT`] it returns
-    /// two links.
+    /// Beside a removal of a name by the caller, the number of links is in doubt: the caller is
+    /// going to subtract a link that may be counted already. This waits for the answer to the
+    /// removal then, and requests the attributes again, for 50 ms at most.
     pub fn getattr_to_tell(&self, ino: u64) -> (RequestTime, Result<Attr, ClientError>) {
         let removals = &self.caching.cache.name_removals;
         let mut deadline = None;
         loop {
             let since = self.caching.since();
             let got = self.getattr(ino);
-            let attr = match got {
-                Ok(attr) if attr.nlink == 1 && removals.any_unheard(since.answered, ino, Instant::now) => {
-                    attr
-                }
-                // A removal that begins from now on is not counted yet.
-                _ => return (since, got),
-            };
+            // A removal that begins from now on is not counted yet.
+            if got.is_err() || !removals.any_unheard(since.answered, ino, Instant::now) {
+                return (since, got);
+            }
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + DOUBT);
             if Instant::now() >= deadline {
-                return (since, Ok(Attr { nlink: 2, ..attr }));
+                return (since, got);
             }
             removals.wait_for_answers(ino, deadline);
         }
@@ -204,10 +201,7 @@ impl Attributes {
     /// Waits, for 1 ms at most, until the caller has probably heard of its removals of names of an
     /// inode. Call it before the caller is told attributes that it requested at `since`.
     pub fn wait_for_removals(&self, since: RequestTime, attr: &Attr) {
-        // The caller cannot count down to zero from more links.
-        if attr.nlink == 1
-            && let Some(time) = self.caching.cache.name_removals.wait(since.answered, attr.ino, Instant::now)
-        {
+        if let Some(time) = self.caching.cache.name_removals.wait(since.answered, attr.ino, Instant::now) {
             thread::sleep(time);
         }
     }

@@ -44,27 +44,35 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), ClientError> {
 #[derive(Debug)]
 pub struct NameRemoval<'n> {
     removals: &'n NameRemovals,
-    /// Inodes with further names that the name may stand for.
+    /// Inodes that the name may stand for, and may have further names.
     inodes: SmallVec<[Arc<Inode>; 1]>,
+    /// True if the name may stand for one inode only.
+    is_certain: bool,
 }
 
 impl<'n> NameRemoval<'n> {
     fn begin(removals: &'n NameRemovals, known: impl Iterator<Item = Arc<Inode>>) -> NameRemoval<'n> {
         let now = Instant::now();
-        let begins = |inode: &Arc<Inode>| {
-            let links = inode.caller.lock().told_links;
-            // The kernel cannot subtract a link twice from a count of one.
-            if links > 1 {
+        let mut inodes: SmallVec<[Arc<Inode>; 1]> = known.collect();
+        let is_certain = inodes.len() == 1;
+        inodes.retain(|inode| {
+            let has_more_names = {
+                let caller = inode.caller.lock();
+                // Another client may have made a link since the caller was told of one.
+                caller.told_links > 1 || !caller.attr_caching.is_cacheable()
+            };
+            if has_more_names {
                 removals.begin(inode.ino, now);
             }
-            links > 1
-        };
-        NameRemoval { removals, inodes: known.filter(begins).collect() }
+            has_more_names
+        });
+        NameRemoval { removals, inodes, is_certain }
     }
 
     /// Notes that the caller is about to hear whether the name `is_removed`.
     pub fn answer(self, is_removed: bool) {
         if let [inode] = &self.inodes[..]
+            && self.is_certain
             && is_removed
         {
             let told_links = &mut inode.caller.lock().told_links;

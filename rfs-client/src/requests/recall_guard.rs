@@ -36,28 +36,23 @@ impl<'c> RecallGuard<'c> {
         self.rules.cache.time(self.recall_log.now())
     }
 
-    /// Returns attributes, requested at `since`, as the caller may be told them. They may not be
-    /// cached if the caller has not heard of its removal of a name: it subtracts a link when it
-    /// does. A single link may not be cached for some time longer, because the caller may do so
-    /// late, and would count to zero.
-    pub fn visible(&self, since: RequestTime, attr: &Attr) -> Attr {
-        let is_late = || {
-            let removals = &self.rules.cache.name_removals;
-            attr.nlink == 1 && removals.any_recent(attr.ino, Instant::now)
-        };
-        match self.any_unheard_removal(since, attr.ino) || is_late() {
+    /// Returns attributes as the caller may be told them. They may not be cached beside a removal
+    /// of a name by the caller, and for some time after it: the caller subtracts a link when it
+    /// hears of it, perhaps late.
+    pub fn visible(&self, attr: &Attr) -> Attr {
+        match self.rules.cache.name_removals.any_recent(attr.ino, Instant::now) {
             true => Attr { marks: attr.marks - Marks::KEEP, ..*attr },
             false => *attr,
         }
     }
 
-    /// Returns attributes, requested at `since`, as the caller may be told them with a name. Beside
-    /// an unheard removal a single link is told as two, so that the caller does not count to zero.
-    /// It requests the attributes again before it shows them, because it may not cache these.
+    /// Returns attributes, requested at `since`, as the caller may be told them with a name. If it
+    /// may still subtract a link that they do not count, they have one more. It requests the
+    /// attributes again before it shows them, because it may not cache these.
     pub fn visible_with_name(&self, since: RequestTime, attr: &Attr) -> Attr {
-        let is_in_doubt = attr.nlink == 1 && self.any_unheard_removal(since, attr.ino);
-        let visible = self.visible(since, attr);
-        if is_in_doubt { Attr { nlink: 2, ..visible } } else { visible }
+        let removals = &self.rules.cache.name_removals;
+        let more = attr.nlink > 0 && removals.any_uncounted(since.answered, attr.ino, Instant::now);
+        Attr { nlink: attr.nlink.saturating_add(more.into()), ..self.visible(attr) }
     }
 
     fn any_unheard_removal(&self, since: RequestTime, ino: u64) -> bool {

@@ -1,16 +1,16 @@
 //! Removals of names of files that have further names, for the link counts that the caller sees.
 //!
 //! The kernel subtracts one link when the thread that removes a name gets its reply. Another reply
-//! may come first, with a count of 1 from after the removal. The kernel would then count to zero,
-//! and refuse new links to the file. It asks again after the removal, so a wrong count above zero
-//! does no harm.
+//! may come first, with the count from after the removal. The kernel then subtracts the link twice.
+//! It keeps a wrong count until the attributes are requested again, and at a count of zero it
+//! refuses new links to the file.
 //!
-//! - Attributes with one link, requested before the removal was answered, are in doubt: the count
-//!   may be from before the removal or from after it. The client waits for the answer and requests
-//!   them again. Attributes of a name have 2 links: the caller requests them before it shows them.
+//! - Attributes that were requested before the removal was answered are in doubt: their count may
+//!   be from before the removal or from after it. The client waits for the answer and requests them
+//!   again. Attributes of a name have one link more: the caller requests them before it shows them.
 //! - Requested shortly after the answer, they wait until the kernel has probably subtracted the
-//!   link. The kernel may not cache a single link within a second of the answer: a `stat` would
-//!   show a zero if the kernel subtracts later than that.
+//!   link. The kernel may not cache any within a second of the answer, because it may subtract
+//!   later than that.
 //!
 //! # Concurrency
 //! Session threads. One mutex, held briefly; a wait for an answer releases it. Replies take it only
@@ -111,6 +111,17 @@ impl NameRemovals {
             .is_some()
     }
 
+    /// Returns true if the caller may not have subtracted a link of an inode yet that the reply to
+    /// a request of `since` does not count any more.
+    pub(crate) fn any_uncounted(&self, since: Answered, ino: u64, now: impl FnOnce() -> Instant) -> bool {
+        self.of(ino, now, |removal, now| {
+            let passed = removal.ended.map(|ended| now.saturating_duration_since(ended));
+            let is_late = passed.is_some_and(|passed| passed < SUBTRACTED);
+            (removal.under_way > 0 || removal.answered > since || is_late).then_some(())
+        })
+        .is_some()
+    }
+
     /// Returns true if a name of an inode was removed, or is being removed, within [`KEPT`].
     pub(crate) fn any_recent(&self, ino: u64, now: impl FnOnce() -> Instant) -> bool {
         self.of(ino, now, |_, _| Some(())).is_some()
@@ -171,9 +182,12 @@ mod tests {
         removals.begin(INO, now);
         let during = removals.now();
         assert!(any_unheard(during, INO) && !any_unheard(during, INO + 1));
+        assert!(removals.any_uncounted(during, INO, || now));
         removals.end(INO, now);
         assert!(any_unheard(before, INO) && any_unheard(during, INO));
         assert!(!any_unheard(removals.now(), INO));
+        let uncounted_after = |time| removals.any_uncounted(removals.now(), INO, || now + time);
+        assert!(uncounted_after(SUBTRACTED / 2) && !uncounted_after(SUBTRACTED));
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Lifetimes {
     ) {
         client.attributes.wait_for_removals(since, attr);
         let guard = client.caching.hold_recalls();
-        let attr = guard.visible(since, attr);
+        let attr = guard.visible(attr);
         guard.told(since, &attr, thread);
         let ttl = upto(self.attr, guard.may_cache(since, &attr));
         reply.attr(&ttl, &convert::attr(&attr));
@@ -126,7 +126,7 @@ impl Lifetimes {
     ) {
         client.attributes.wait_for_removals(since, attr);
         let guard = client.caching.hold_recalls();
-        let attr = guard.visible(since, attr);
+        let attr = guard.visible(attr);
         guard.told(since, &attr, thread);
         let ttl = upto(self.attr, guard.may_cache(since, &attr));
         reply.attr(&ttl, &convert::attr(&attr), birth.map(convert::time));
