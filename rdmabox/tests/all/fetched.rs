@@ -119,7 +119,7 @@ fn is_busy(part: &f64) -> bool {
 /// RFP: 2.005 round trips for a small call. The host posts nothing.
 #[test]
 fn a_small_call_is_one_write_and_one_read_and_the_host_sends_nothing() {
-    const CALLS: u64 = 4000;
+    const CALLS: u64 = 10_000;
     const ROUNDS: usize = 6;
     for provider in providers() {
         let cards = if provider == ProviderKind::Rdma { &[None][..] } else { &[None, Some(20)] };
