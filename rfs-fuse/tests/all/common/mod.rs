@@ -62,9 +62,9 @@ pub(crate) fn long() -> bool {
 }
 
 /// Returns true if the processors are emulated, so that everything takes ten times as long:
-/// `ci/guest/suite` sets RFS_TEST_EMULATED. Tests repeat less then.
+/// `ci/guest/boot` sets RDMA_VM. Tests repeat less then.
 pub(crate) fn emulated() -> bool {
-    std::env::var_os("RFS_TEST_EMULATED").is_some()
+    std::env::var_os("RDMA_VM").is_some()
 }
 
 /// Returns how often a test repeats: `all` times, or a tenth of it on emulated processors.
