@@ -61,19 +61,18 @@ fn start_control(
     access: Result<AccessOffer, String>,
 ) -> Option<ControlSocket> {
     control::make_directory(path);
-    let answer = Arc::new(move |question: &str, _: Asker| match question {
+    let access = Arc::new(access);
+    let answer = move |question: &str, _: Asker| match question {
         STATUS => serde_json::to_string(&source.status()).ok().map(Answer::from),
         ACCESS => {
-            let answer = access.as_ref().map_err(String::clone).and_then(AccessOffer::answer);
+            let answer = (*access).as_ref().map_err(String::clone).and_then(AccessOffer::answer);
             Some(answer.unwrap_or_else(|e| serde_json::json!({ "error": e }).to_string().into()))
         }
         question => trace::answer(&recorded, question),
-    });
+    };
     let give_up = Instant::now() + FORMER_LIMIT;
     loop {
-        let answer = Arc::clone(&answer);
-        let answer = move |question: &str, asker: Asker| answer(question, asker);
-        match ControlSocket::start(path, SocketPermissions::default(), "status", answer) {
+        match ControlSocket::start(path, SocketPermissions::default(), "status", answer.clone()) {
             Err(ControlError::InUse(_)) if Instant::now() < give_up => thread::sleep(FORMER_PAUSE),
             started => {
                 return started

@@ -43,6 +43,13 @@ struct Removal {
     ended: Option<Instant>,
 }
 
+impl Removal {
+    /// Returns true if the caller had not heard of one of them at `since`.
+    fn is_unheard(&self, since: Answered) -> bool {
+        self.under_way > 0 || self.answered > since
+    }
+}
+
 #[derive(Debug, Default)]
 struct Removals {
     by_ino: HashMap<u64, Removal>,
@@ -107,8 +114,7 @@ impl NameRemovals {
     /// Returns true if a name of an inode was removed whose removal the caller had not heard of at
     /// `since`.
     pub(crate) fn any_unheard(&self, since: Answered, ino: u64, now: impl FnOnce() -> Instant) -> bool {
-        self.of(ino, now, |removal, _| (removal.under_way > 0 || removal.answered > since).then_some(()))
-            .is_some()
+        self.of(ino, now, |removal, _| removal.is_unheard(since).then_some(())).is_some()
     }
 
     /// Returns true if the caller may not have subtracted a link of an inode yet that the reply to
@@ -117,7 +123,7 @@ impl NameRemovals {
         self.of(ino, now, |removal, now| {
             let passed = removal.ended.map(|ended| now.saturating_duration_since(ended));
             let is_late = passed.is_some_and(|passed| passed < SUBTRACTED);
-            (removal.under_way > 0 || removal.answered > since || is_late).then_some(())
+            (removal.is_unheard(since) || is_late).then_some(())
         })
         .is_some()
     }
@@ -141,8 +147,11 @@ impl NameRemovals {
     pub(crate) fn wait(&self, since: Answered, ino: u64, now: impl FnOnce() -> Instant) -> Option<Duration> {
         self.of(ino, now, |removal, now| {
             let passed = now.saturating_duration_since(removal.ended?);
-            let is_next = removal.under_way == 0 && removal.answered <= since;
-            if is_next { SUBTRACTED.checked_sub(passed).filter(|left| !left.is_zero()) } else { None }
+            if !removal.is_unheard(since) {
+                SUBTRACTED.checked_sub(passed).filter(|left| !left.is_zero())
+            } else {
+                None
+            }
         })
     }
 
