@@ -308,14 +308,30 @@ fn call(worker: &mut Worker, task: Task, clock: Instant) -> Call {
     let (checked, paged) = (worker.is_checked(&op), worker.is_paged(&op));
     let from = now();
     let outcome = worker.perform(&op, id);
-    Call { worker: number, mount: worker.mount, id, op, from, to: now(), outcome, checked, paged }
+    Call {
+        worker: number,
+        mount: worker.mount,
+        id,
+        op,
+        from,
+        to: now(),
+        outcome,
+        checked,
+        paged,
+        killed: false,
+    }
 }
 
-/// Marks an operation that failed because its client was killed. It may take effect at any
-/// time.
+/// Marks an operation whose client was killed. If it failed for that, it may take effect at any
+/// time. So may the rest of a write that tells a part of its length.
 fn forget(call: &mut Call) {
-    if matches!(call.outcome, Outcome::Failed(error) if KILLED.contains(&error)) {
+    call.killed = true;
+    let is_part = matches!(call.op, Op::Write { .. }) && call.may_end_early();
+    let failed = matches!(call.outcome, Outcome::Failed(error) if KILLED.contains(&error));
+    if failed {
         call.outcome = Outcome::Unknown;
+    }
+    if failed || is_part {
         call.to = u64::MAX;
     }
     // Closing fails for it silently.

@@ -39,6 +39,21 @@ pub(crate) struct Call {
     pub(crate) checked: bool,
     /// The operation used the kernel's page cache.
     pub(crate) paged: bool,
+    /// Its client was killed in the stage of the operation.
+    pub(crate) killed: bool,
+}
+
+impl Call {
+    /// Returns true if the kernel may have had an answer to the first of several requests only.
+    ///
+    /// It then tells the length of that part, although the client was killed.
+    pub(crate) fn may_end_early(&self) -> bool {
+        match (&self.op, &self.outcome) {
+            (Op::Write { len, .. }, Outcome::Count(count)) => self.killed && count < len,
+            (Op::Read { .. } | Op::ReadName { .. }, Outcome::Bytes(_)) => self.killed,
+            _ => false,
+        }
+    }
 }
 
 /// Why there is no such order.
@@ -163,6 +178,7 @@ fn fits(model: &Outcome, call: &Call, resized: bool) -> bool {
         (Outcome::Bytes(_), Outcome::Bytes(_)) if !call.checked => true,
         // A read looks at the size first, then at the bytes: its length is one more element.
         (Outcome::Bytes(_), Outcome::Bytes(_)) if resized => true,
+        (Outcome::Bytes(model), Outcome::Bytes(seen)) if call.may_end_early() => seen.len() <= model.len(),
         (Outcome::Bytes(model), Outcome::Bytes(seen)) => model.len() == seen.len(),
         (Outcome::Names(_), Outcome::Names(seen)) => seen.iter().all(|name| LEAVES.contains(&name.as_str())),
         (model, seen) => model == seen,
@@ -179,8 +195,9 @@ impl<'a> Search<'a> {
             .map(|call| others(call, Op::changes_size) || uses_an_old_size(call, calls))
             .collect();
         let split = calls.iter().zip(&resized).map(|(call, &resized)| match call.op {
-            // Any operation may see the size between the two requests.
-            Op::Write { .. } => resized || (call.paged && others(call, |_| true)),
+            // Any operation may see the size between the two requests. A client that is killed may
+            // perform the first one only.
+            Op::Write { .. } => resized || (call.paged && (call.killed || others(call, |_| true))),
             _ => others(call, Op::changes_names),
         });
         let of_calls = calls.iter().map(|call| match &call.outcome {
@@ -275,13 +292,13 @@ impl<'a> Search<'a> {
         match progress[index] {
             Phase::Ended => false,
             Phase::Begun(found) => {
-                self.skip(state, progress, index) | self.finish(state, progress, index, found)
+                self.skip(state, progress, index, found) | self.finish(state, progress, index, found)
             }
             Phase::Waiting if self.before[index].iter().any(|&other| progress[other] != Phase::Ended) => {
                 false
             }
             Phase::Waiting => {
-                let mut explained = self.skip(state, progress, index);
+                let mut explained = self.skip(state, progress, index, Resolved::default());
                 let mut next = state.clone();
                 let found = next.resolve(self.act(index));
                 self.note_names(state, &mut next, index, found);
@@ -354,8 +371,10 @@ impl<'a> Search<'a> {
     }
 
     /// Explores from a call of which nothing more happens. Its client was killed.
-    fn skip(&mut self, state: &State, progress: &mut Vec<Phase>, index: usize) -> bool {
-        if self.calls[index].outcome != Outcome::Unknown {
+    fn skip(&mut self, state: &State, progress: &mut Vec<Phase>, index: usize, found: Resolved) -> bool {
+        let call = &self.calls[index];
+        let told = call.may_end_early() && found.has_written(&call.outcome);
+        if !told && call.outcome != Outcome::Unknown {
             return false;
         }
         let phase = std::mem::replace(&mut progress[index], Phase::Ended);
@@ -369,7 +388,8 @@ impl<'a> Search<'a> {
         let call = &self.calls[index];
         let mut next = state.clone();
         let outcome = next.perform(self.act(index), found);
-        if call.outcome != Outcome::Unknown && !fits(&outcome, call, self.resized[index]) {
+        let told = call.may_end_early() && found.has_written(&call.outcome);
+        if call.outcome != Outcome::Unknown && !told && !fits(&outcome, call, self.resized[index]) {
             self.note_farthest(progress, || format!("operation {} has to give {outcome:?}", call.id));
             return false;
         }
@@ -389,7 +409,8 @@ impl<'a> Search<'a> {
         match (&call.outcome, outcome) {
             (Outcome::Bytes(seen), Outcome::Bytes(model)) if call.checked => {
                 // A read through pages looks at the size again for each page.
-                let length = seen.len() == model.len() || (call.paged && self.resized[index]);
+                let length =
+                    seen.len() == model.len() || (call.paged && self.resized[index]) || call.may_end_early();
                 let byte = |at: usize| model.get(at).copied().unwrap_or(0);
                 self.of_calls[index].explain(|at| seen.get(at).map_or(length, |&seen| seen == byte(at)));
             }

@@ -81,6 +81,13 @@ pub(crate) struct Resolved {
     written: u64,
 }
 
+impl Resolved {
+    /// Returns true if the first step has written a part, and the outcome tells its length.
+    pub(crate) fn has_written(&self, outcome: &Outcome) -> bool {
+        self.written > 0 && *outcome == Outcome::Count(self.written)
+    }
+}
+
 /// An operation in its circumstances.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Act<'a> {

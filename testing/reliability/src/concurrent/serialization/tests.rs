@@ -8,7 +8,7 @@ use super::{
 
 /// Builds rounds by hand: operations with their times and answers.
 fn call(id: u64, worker: usize, (from, to): (u64, u64), op: Op, outcome: Outcome) -> Call {
-    Call { worker, mount: worker, id, op, from, to, outcome, checked: true, paged: false }
+    Call { worker, mount: worker, id, op, from, to, outcome, checked: true, paged: false, killed: false }
 }
 
 fn serialize(start: &State, calls: &[Call], views: &[View], killed: &[usize]) -> Result<State, Mismatch> {
@@ -80,6 +80,40 @@ fn a_write_that_was_acknowledged_is_there_though_its_client_was_killed() {
     serialize(&start, &unknown, &[lost], &[0]).unwrap();
     let next = serialize(&start, &unknown, &[view(&start, bytes(3, 8))], &[0]).unwrap();
     assert_eq!(next.handles.len(), 1);
+}
+
+#[test]
+fn a_write_of_a_killed_client_may_tell_the_length_of_its_first_page() {
+    let start = opened();
+    let fits = |killed, count, content: Vec<u8>| {
+        let written = call(3, 0, (10, 20), write(4062, 722), Outcome::Count(count));
+        let calls = [Call { paged: true, killed, ..written }];
+        serialize(&start, &calls, &[view(&start, content)], &[0]).is_ok()
+    };
+    let content = |len| [vec![0; 4062], bytes(3, len)].concat();
+    // The bytes that are told are there. The others may be there.
+    assert!(fits(true, 34, content(34)) && fits(true, 34, content(722)));
+    assert!(!fits(true, 34, Vec::new()) && !fits(true, 33, content(34)) && !fits(true, 722, content(34)));
+    assert!(!fits(false, 34, content(34)));
+    let failed = call(3, 0, (10, u64::MAX), write(4062, 722), Outcome::Unknown);
+    let failed = [Call { paged: true, killed: true, ..failed }];
+    for content in [Vec::new(), content(34), content(722)] {
+        serialize(&start, &failed, &[view(&start, content)], &[0]).unwrap();
+    }
+}
+
+#[test]
+fn a_read_of_a_killed_client_may_be_short_and_its_bytes_are_right() {
+    let start = opened();
+    let start = serialize(&start, &[call(3, 0, (5, 6), write(0, 8), Outcome::Count(8))], &[], &[]).unwrap();
+    let fits = |killed, seen: &[u8]| {
+        let read = Op::Read { slot: 0, at: 0, len: 8 };
+        let read = call(5, 1, (11, 21), read, Outcome::Bytes(seen.to_vec()));
+        serialize(&start, &[Call { killed, ..read }], &[], &[]).is_ok()
+    };
+    let bytes = bytes(3, 8);
+    assert!(fits(true, &bytes) && fits(true, &bytes[..5]) && !fits(false, &bytes[..5]));
+    assert!(!fits(true, &[0; 5]));
 }
 
 #[test]
