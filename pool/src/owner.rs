@@ -132,7 +132,7 @@ impl OwnedStore {
         &self.address
     }
 
-    /// Bytes that the store lends.
+    /// Returns the number of bytes that the store lends.
     pub fn len(&self) -> u64 {
         self.len
     }

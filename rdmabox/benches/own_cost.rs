@@ -84,7 +84,7 @@ impl Bare {
     }
 }
 
-/// Microseconds of a request.
+/// Returns the microseconds of a request.
 fn time(mut request: impl FnMut() -> Result<()>) -> Result<f64> {
     for _ in 0..REQUESTS / 10 {
         request()?;

@@ -178,7 +178,7 @@ impl Row {
     }
 }
 
-/// User and system time of this process, in steps of the kernel's clock tick (10 ms).
+/// Returns the user and system time of this process, in steps of the kernel's clock tick (10 ms).
 fn processor_time() -> Result<Duration, Box<dyn Error>> {
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string("/proc/self/stat")?;

@@ -60,7 +60,8 @@ static ROUNDS: LazyLock<u64> =
 /// Started calls that a session has under way at most.
 const MAX_STARTED: usize = 8;
 
-/// Allocations of this thread in so many rounds, after the first ones.
+/// Counts the allocations of this thread in [`ROUNDS`] operations, after a third as many that do
+/// not count.
 fn allocations(mut operation: impl FnMut()) -> u64 {
     (0..*ROUNDS / 3).for_each(|_| operation());
     let before = ALLOCATIONS.get();

@@ -120,7 +120,7 @@ impl Hand {
         self.places[place].written(stamp, &outcome);
     }
 
-    /// Several at once, which may go different ways.
+    /// Writes to all places at once. The writes may go different ways.
     fn write_many(&mut self) {
         let all: Vec<_> = (0..self.places.len()).map(|place| (self.place(place), self.next(place))).collect();
         let parts: Vec<_> = all.iter().map(|(to, (_, data))| (*to, &data[..])).collect();
@@ -212,7 +212,7 @@ fn options(seed: u64, direct: bool, base: &SessionOptions) -> SessionOptions {
         .into_options()
 }
 
-/// One session; how many of its requests failed.
+/// Runs one session. Returns how many of its requests failed.
 fn run(mut fixture: Fixture, direct: bool, seed: u64) -> usize {
     fixture.options = options(seed, direct, &fixture.options);
     let session = fixture.connect();
@@ -252,7 +252,7 @@ fn run(mut fixture: Fixture, direct: bool, seed: u64) -> usize {
     failed
 }
 
-/// Descriptors and threads of this process.
+/// Returns the numbers of descriptors and threads of this process.
 fn taken() -> (usize, usize) {
     let count = |directory| fs::read_dir(directory).map_or(0, Iterator::count);
     (count("/proc/self/fd"), count("/proc/self/task"))

@@ -174,7 +174,8 @@ struct Effect {
 }
 
 impl Effect {
-    /// mount(8) moves its own flags in front of all other options, so `nosuid` counts in any place.
+    /// Returns true if files of the kind take effect. mount(8) moves its own flags in front of all
+    /// other options, so `nosuid` counts in any place.
     fn is_wanted(self) -> bool {
         self.flag.unwrap_or(self.allowed)
     }

@@ -119,7 +119,7 @@ fn filled(mount: &Mount, name: &str) -> Outcome<rfs_native::File> {
     Ok(file)
 }
 
-/// Small reads and writes of a file beside those of a FUSE file system that only copies.
+/// Compares small reads and writes of a file with those of a FUSE file system that only copies.
 fn beside_null(file: &rfs_native::File, null: &Path) -> Outcome<()> {
     let path = null.join("figures");
     let mut options = OpenOptions::new();
@@ -250,7 +250,7 @@ impl Drop for Lender {
     }
 }
 
-/// Large reads and writes of a file beside those of a bare session.
+/// Compares large reads and writes of a file with those of a bare session.
 fn tcp_large(file: &rfs_native::File) -> Outcome<()> {
     let lender = Lender::start()?;
     let session = Session::builder().connect(&lender.address)?;

@@ -109,6 +109,9 @@ impl Drop for KeptErrno {
 macro_rules! next {
     ($($(#[$attribute:meta])* $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
         $(#[$attribute])*
+        /// Calls the function with this name of the next library that has it. Fails with ENOSYS
+        /// without one.
+        ///
         /// # Safety
         /// As for the function of libc.
         #[inline]

@@ -14,6 +14,8 @@ use crate::{calls::leave_to_kernel, next::Next, process};
 #[cfg(target_arch = "x86_64")]
 macro_rules! trampoline {
     ($name:ident, $hook:ident) => {
+        /// Calls the hook, then jumps to the function of libc with this name.
+        ///
         /// # Safety
         /// As for the function of libc.
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -43,6 +45,8 @@ macro_rules! trampoline {
 #[cfg(target_arch = "aarch64")]
 macro_rules! trampoline {
     ($name:ident, $hook:ident) => {
+        /// Calls the hook, then jumps to the function of libc with this name.
+        ///
         /// # Safety
         /// As for the function of libc.
         #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -97,7 +97,7 @@ impl Fio {
     }
 }
 
-/// The working directory is outside of the measured mount, because it would keep the mount
+/// Starts a program outside of the measured mount. A working directory inside would keep the mount
 /// busy.
 fn spawn(command: &Invocation) -> Result<Guarded> {
     Guarded::spawn(command, &std::env::temp_dir())
@@ -110,8 +110,8 @@ fn base(file: &Path, bytes: u64, block: u64) -> Invocation {
         .args([format!("--size={bytes}"), format!("--bs={block}")])
 }
 
-/// A depth of one uses blocking system calls; a larger depth uses the kernel's asynchronous
-/// I/O.
+/// Returns the invocation of fio for a run. A depth of one uses blocking system calls. A larger
+/// depth uses the kernel's asynchronous I/O.
 fn command(run: &Run<'_>) -> Invocation {
     let Access { write, depth, callers } = run.access;
     let threads: &[String] = &[format!("--numjobs={callers}"), "--group_reporting".into()];

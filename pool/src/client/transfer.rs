@@ -112,7 +112,7 @@ pub fn write(pieces: &[Piece<'_>], data: &[u8]) -> Result<(), TransferError> {
     lists.run()
 }
 
-/// Offsets and lengths of the steps of a piece.
+/// Returns the offsets and lengths of the steps of a piece. A step has at most [`MAX_STEP_BYTES`].
 fn steps(piece: &Piece<'_>) -> impl Iterator<Item = (u64, usize)> + use<> {
     let (start, len) = (piece.offset, piece.len);
     (0..len).step_by(MAX_STEP_BYTES).map(move |at| (start + at as u64, MAX_STEP_BYTES.min(len - at)))

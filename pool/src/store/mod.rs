@@ -62,7 +62,7 @@ impl Store {
         self.lending.incarnation()
     }
 
-    /// Numbers of the store.
+    /// Returns the numbers of the store.
     pub fn report(&self) -> StoreReport {
         self.lending.report()
     }

@@ -145,7 +145,7 @@ fn signal(child: &Child, signal: &str) {
     assert!(done.success());
 }
 
-/// A client over shared memory that has a session until it is killed.
+/// Runs a client over shared memory, which has a session until it is killed.
 fn stay(address: &Address) -> ! {
     let stores = client(ProviderKind::Shm, address);
     let link = link(&stores, 0).expect("a link");
@@ -219,7 +219,7 @@ fn a_store_ends_while_a_welcome_waits() {
     end(stopped);
 }
 
-/// A process that makes a second session while its first one writes.
+/// Makes a second session while the first one writes, which can write no more then.
 fn connect_twice(address: &Address) {
     let (before, after) = (client(ProviderKind::Shm, address), client(ProviderKind::Shm, address));
     let first = link(&before, 0).expect("a link");

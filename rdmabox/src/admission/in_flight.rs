@@ -49,7 +49,7 @@ impl InFlight {
         before
     }
 
-    /// Most requests stay below the peak: a read is sufficient then.
+    /// Raises the peak to `total`. Most requests stay below the peak: a read is sufficient then.
     fn raise_peak(&self, total: u64) {
         if total > self.peak() {
             self.peak.fetch_max(total, Ordering::Relaxed);

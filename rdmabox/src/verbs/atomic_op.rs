@@ -104,7 +104,8 @@ mod tests {
         [Swap(operand), And(operand), Or(operand), Xor(operand), Min(operand), Max(operand)]
     }
 
-    /// Words near the edges of the range, where a signed comparison differs, and any others.
+    /// Returns words near the edges of the range, where a signed comparison differs, and any
+    /// others.
     fn words() -> impl Strategy<Value = u64> {
         let edges = [0, 1, i64::MAX as u64, i64::MIN as u64, u64::MAX];
         prop_oneof![prop::sample::select(edges.to_vec()), any::<u64>()]

@@ -51,7 +51,8 @@ struct Fixture {
     _dir: tempfile::TempDir,
 }
 
-/// With replies that are sent and with replies that are fetched where they are not late.
+/// Runs a test on each provider, with replies that are sent and with replies that are fetched where
+/// they are not late.
 fn on_each_provider(test: impl Fn(Fixture)) {
     for provider in providers() {
         for calls in [CallsBy::Reply, CallsBy::Fetch] {

@@ -29,7 +29,7 @@ fn run(name: &str, args: &[&str]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Addresses for both providers: of a socket in `dir`, and a free port.
+/// Returns addresses for both providers: of a socket in `dir`, and a free port.
 fn addresses(dir: &tempfile::TempDir) -> [Address; 2] {
     [Address::Unix(dir.path().join("socket")), Address::Tcp { host: "127.0.0.1".into(), port: 0 }]
 }
@@ -39,7 +39,8 @@ fn on_each_provider(name: &str, check: impl Fn(&str, Vec<String>)) {
     on_each_provider_with(4 << 20, name, check);
 }
 
-/// The same with a host that lends `len` bytes.
+/// Runs an example of a client on each provider, twice, with a host of this process that lends
+/// `len` bytes.
 fn on_each_provider_with(len: usize, name: &str, check: impl Fn(&str, Vec<String>)) {
     let dir = tempfile::tempdir().unwrap();
     for (provider, address) in PROVIDERS.into_iter().zip(addresses(&dir)) {

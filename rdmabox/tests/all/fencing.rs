@@ -180,7 +180,8 @@ fn the_lock_of_a_client_with_mappings_outlives_the_host() {
     assert!(!is_held());
 }
 
-/// False if it never becomes so.
+/// Waits until the condition holds, for a minute at least. Returns false if it does not hold by
+/// then.
 fn until(is_so: impl Fn() -> bool) -> bool {
     (0..60_000).any(|_| {
         let so = is_so();

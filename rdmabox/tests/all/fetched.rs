@@ -71,7 +71,7 @@ fn polled(provider: ProviderKind, dilation: Option<u32>, calls: CallsBy) -> Fixt
     fixture
 }
 
-/// Counters of client and host while the client makes small calls.
+/// Makes small calls. Returns the counters of client and host for these calls.
 fn count_calls(fixture: &Fixture, session: &Session, calls: usize) -> (StatsSnapshot, AnswerCounts) {
     let host = fixture.running.as_ref().unwrap();
     let (client_before, host_before) = (session.stats(), host.answers());

@@ -105,7 +105,7 @@ fn place(session: &Session, whose: &str) -> RemoteAddr {
     RemoteAddr::from_le_bytes(reply[..].try_into().unwrap())
 }
 
-/// Why there is no session.
+/// Returns why there is no session.
 fn refusal(outcome: Result<Arc<Session>, ConnectError>) -> String {
     match outcome {
         Err(ConnectError::Refused { reason, .. } | ConnectError::Authentication { reason, .. }) => reason,

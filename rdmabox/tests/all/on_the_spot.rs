@@ -88,7 +88,7 @@ fn a_closed_session_touches_nothing() {
     });
 }
 
-/// Each callback starts the next request.
+/// Starts a request whose callback starts the next one, `left` times.
 fn chain(session: &Arc<Session>, remote: RemoteAddr, left: usize, done: mpsc::Sender<()>) {
     let next = Arc::clone(session);
     session.write_then(remote, vec![1; 8], move |outcome| {

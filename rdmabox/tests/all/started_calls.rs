@@ -90,7 +90,8 @@ impl Fixture {
     }
 }
 
-/// With the outcomes of started calls; `then` runs after each.
+/// Returns options of a session, and the outcomes of its started calls. `then` runs after each
+/// outcome.
 fn options(
     provider: ProviderKind,
     operation_timeout: Duration,

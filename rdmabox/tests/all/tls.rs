@@ -71,7 +71,7 @@ impl Secured {
         tcp(&self.address())
     }
 
-    /// That a client that is as it should be is served.
+    /// Checks that the host serves a client with a certificate of its authority.
     #[track_caller]
     fn serves(&self) {
         let session = self.connect(&self.authority.client()).unwrap();
@@ -102,7 +102,7 @@ fn tcp(address: &Address) -> TcpStream {
     }
 }
 
-/// Why there is no session.
+/// Returns why there is no session.
 #[track_caller]
 fn refusal(outcome: Result<Arc<Session>, ConnectError>) -> String {
     match outcome {

@@ -119,8 +119,8 @@ fn beside_a_processor(shared: &Shared, client: impl Fn(&Side) + Sync, mut step: 
     assert!(intact, "a change of the processor was overwritten");
 }
 
-/// Each party sets, clears and flips a bit of its own. A change that overwrites a concurrent one
-/// shows in the next old value.
+/// Checks that no change is lost while each party sets, clears and flips a bit of its own. A change
+/// that overwrites a concurrent one shows in the next old value.
 fn bits_of_many_queue_pairs_and_of_the_processor_are_all_kept(config: Config) {
     let shared = shared(config, CLIENTS);
     let place = shared.word.remote(8);

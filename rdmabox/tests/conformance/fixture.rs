@@ -98,7 +98,7 @@ impl Config {
         }
     }
 
-    /// True if everything goes over TCP.
+    /// Returns true if everything goes over TCP.
     pub(crate) fn is_tcp(self) -> bool {
         matches!(self.provider, Provider::Tcp | Provider::Tls | Provider::ModelTcp)
     }
@@ -158,13 +158,13 @@ impl Setup {
         Setup { caps, ..self }
     }
 
-    /// Sizes that differ from the others by this change.
+    /// Changes the sizes of the queue pair.
     pub(crate) fn change_caps(mut self, change: impl FnOnce(&mut QpCaps)) -> Setup {
         change(&mut self.caps);
         self
     }
 
-    /// Queues for `sends` and `recvs` requests.
+    /// Sets the length of the queues to `sends` and `recvs` requests.
     pub(crate) fn queues(self, sends: u32, recvs: u32) -> Setup {
         self.change_caps(|caps| (caps.max_send_wr, caps.max_recv_wr) = (sends, recvs))
     }
@@ -360,7 +360,7 @@ impl Buf {
         Sge { addr: self.mr.addr() + offset as u64, length: len as u32, lkey: self.mr.lkey() }
     }
 
-    /// One element for all of it.
+    /// Returns one element for the whole buffer.
     pub(crate) fn all(&self) -> Sge {
         self.sge(0, self.len)
     }
@@ -491,7 +491,7 @@ pub(crate) fn read(remote: RemoteAddr) -> SendOp {
 
 pub(crate) const SEND: SendOp = SendOp::Send { imm: None };
 
-/// Bytes that differ everywhere and from one seed to the next.
+/// Returns bytes that differ everywhere and from one seed to the next.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut out = Vec::with_capacity(len + 8);

@@ -262,7 +262,8 @@ fn an_atomic_has_one_element_of_eight_bytes(config: Config) {
     target.assert_untouched();
 }
 
-/// A software device has all of them, and an RDMA device none.
+/// Checks that a list ends before an atomic that the device lacks. A software device has all
+/// atomics, and an RDMA device none of these.
 fn an_atomic_that_the_device_lacks_ends_the_list(config: Config) {
     use AtomicOp::{And, Max, Min, Or, Swap, Xor};
     let pair = pair(config);

@@ -90,7 +90,8 @@ impl Frame {
         Frame { arg0: len as u64, arg1: id, ..Frame::new(32, 0) }
     }
 
-    /// Something to be held for as long as memory of this side is touched.
+    /// Returns the frame with a descriptor that the peer holds for as long as it touches memory of
+    /// this side.
     pub(crate) fn tether() -> Frame {
         Frame::new(33, 0)
     }

@@ -328,7 +328,7 @@ fn assert_locally_refused(pair: &Pair, op: SendOp, sges: &[Sge]) {
     target.assert_untouched();
 }
 
-/// Each operation, SEND included, with elements from `sges`, which must be refused by this side.
+/// Checks that this side refuses each operation, SEND included, with elements from `sges`.
 fn each_is_locally_refused(config: Config, sges: impl Fn(&Pair) -> (Vec<Sge>, Buf)) {
     let count = count(config);
     for index in 0..=count {

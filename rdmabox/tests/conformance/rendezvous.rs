@@ -128,8 +128,8 @@ fn a_peer_that_speaks_something_else_is_refused(config: Config) {
     }
 }
 
-/// A peer of an earlier version would misread requests that it does not know. The hello has its
-/// version behind 8 bytes.
+/// Checks that a peer of another version is refused: it would misread requests that it does not
+/// know. The hello has its version behind 8 bytes.
 fn a_peer_of_another_version_is_refused(config: Config) {
     if config.provider == Provider::Rdma {
         // The layout of its endpoint is tested beside it.

@@ -74,7 +74,8 @@ fn read_fetches_exactly_its_bytes(config: Config) {
     target.assert_guards();
 }
 
-/// As many elements as there may be, of odd lengths, some empty, in memory order or not.
+/// Returns `count` elements of odd lengths, some empty, in memory order or not. Returns their
+/// offsets and lengths, too.
 fn elements(buf: &crate::fixture::Buf, count: usize) -> (Vec<Sge>, Vec<(usize, usize)>) {
     let mut random = Random::new(count as u64);
     let ranges: Vec<(usize, usize)> = (0..count)
@@ -359,7 +360,7 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// `None`: the system has no such memory left.
+    /// Maps memory. Returns `None` if the system has no such memory left.
     fn new(len: usize, flags: i32, fd: i32) -> Option<Mapping> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at a place that the kernel chooses.

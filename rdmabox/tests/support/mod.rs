@@ -88,12 +88,12 @@ impl Fixture {
         Fixture::fencing(provider, memory, Fencing::default())
     }
 
-    /// One that ends the sessions of clients that are silent.
+    /// Returns a host that ends the sessions of clients that are silent.
     pub fn fencing(provider: ProviderKind, memory: Arc<Memory>, fencing: Fencing) -> Fixture {
         Fixture::of_host(provider, memory, |host| host.fencing(fencing))
     }
 
-    /// One that speaks TLS, with a client that does.
+    /// Returns a host that speaks TLS, with a client that does.
     pub fn with_tls() -> Fixture {
         let (server, client) = tls::pair(&tls::Authority::new());
         let memory = Arc::new(Memory::shared("test", LEN).unwrap());
@@ -154,7 +154,7 @@ pub fn at(base: RemoteAddr, offset: usize) -> RemoteAddr {
     base.at(offset as u64)
 }
 
-/// Past the end of the exported memory.
+/// Returns an address 4 bytes before the end of the exported memory: a longer access leaves it.
 pub fn outside(base: RemoteAddr) -> RemoteAddr {
     at(base, LEN - 4)
 }
@@ -267,7 +267,7 @@ pub fn on_each_that_posts(test: impl Fn(Fixture)) {
     }
 }
 
-/// Default limits of a host, with a change.
+/// Returns the default limits of a host, with a change.
 pub fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
     change(&mut limits);

@@ -100,7 +100,7 @@ impl Other {
         self.signal(Signal::CONT);
     }
 
-    /// SIGKILL. Does not wait for anything.
+    /// Sends SIGKILL. Does not wait for the end.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
     }

@@ -53,7 +53,7 @@ impl Authority {
         self.sign_with(file, names, |_| {})
     }
 
-    /// One that has not been valid for years.
+    /// Returns a certificate that has not been valid for years.
     pub fn sign_expired(&self, file: &str) -> Pair {
         self.sign_with(file, &NAMES, |params| {
             params.not_before = date_time_ymd(2019, 1, 1);
@@ -61,7 +61,7 @@ impl Authority {
         })
     }
 
-    /// One that is valid, and ends within so many days.
+    /// Returns a certificate that is valid, and ends after `days` days.
     pub fn sign_for_days(&self, file: &str, days: u32) -> Pair {
         self.sign_with(file, &NAMES, |params| {
             let now = SystemTime::now();
@@ -93,7 +93,7 @@ impl Authority {
     }
 }
 
-/// A file that is its owner's alone.
+/// Writes a file that only its owner may read and write.
 pub fn private(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();

@@ -164,7 +164,7 @@ mod tests {
         i.to_string().into_bytes().into()
     }
 
-    /// Inode numbers are unique across directories.
+    /// Returns an inode number. It is unique across directories.
     fn number(dir: u64, i: u64) -> u64 {
         dir * 1_000_000 + i
     }

@@ -31,8 +31,9 @@ pub(crate) struct AttachedSession {
 }
 
 impl AttachedSession {
-    /// `version` is the one that the session speaks. `reached` is shared by the sessions of a
-    /// client that follow each other: whether one has reached a store.
+    /// Pairs a session with the memory of the server to which it has attached. `version` is the one
+    /// that the session speaks. `reached` is shared by the sessions of a client that follow each
+    /// other: whether one has reached a store.
     pub(crate) fn new(
         session: Arc<Session>,
         attached: &Attached,

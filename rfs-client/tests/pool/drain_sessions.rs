@@ -33,7 +33,7 @@ impl Site {
     }
 }
 
-/// A process with a mount that has read the file, until it is killed.
+/// Mounts in a process that reads the file, and stays until it is killed.
 fn hold_the_file(of: &str) -> ! {
     let (address, ino) = of.rsplit_once(' ').expect("an address and a number");
     let ino = ino.parse().expect("a number");

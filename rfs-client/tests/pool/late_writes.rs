@@ -220,7 +220,7 @@ fn the_client_loses_the_server_meanwhile() {
     bed.reuse_and_release(&connections);
 }
 
-/// A process whose write fails, and which is killed then.
+/// Makes a write that fails, in a process that stays until it is killed.
 fn write_in_vain(server: &str) -> ! {
     let client = impatient(&server.parse().expect("an address"), true);
     let ino = create(&client, "victim");

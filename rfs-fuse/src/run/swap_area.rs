@@ -64,7 +64,7 @@ fn reserve() -> io::Result<()> {
     allocate_once()
 }
 
-/// Other allocators have no such settings.
+/// Allocates the reserve once. Allocators other than glibc's have no such settings.
 #[cfg(not(target_env = "gnu"))]
 fn reserve() -> io::Result<()> {
     allocate_once()

@@ -134,7 +134,8 @@ impl<T> Drop for Completion<T> {
     }
 }
 
-/// `more` promises another request, but nothing holds the caller to it.
+/// Returns the hint for a request. `more` promises another request, but nothing holds the caller to
+/// it.
 fn hint(more: bool) -> QueueHint {
     if more { QueueHint::Waits } else { QueueHint::Unknown }
 }

@@ -44,7 +44,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
     parts.into_iter().flatten().collect()
 }
 
-/// Attaching, and attributes.
+/// Returns requests that attach, look up, and read or set attributes.
 fn attachment_requests() -> Vec<(&'static str, Request<'static>)> {
     let changes = SetAttr {
         perm: Some(0o600),
@@ -83,7 +83,7 @@ fn attachment_requests() -> Vec<(&'static str, Request<'static>)> {
     ]
 }
 
-/// Names.
+/// Returns requests that make, remove and read names.
 fn name_requests() -> Vec<(&'static str, Request<'static>)> {
     vec![
         (
@@ -261,7 +261,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
     parts.into_iter().flatten().collect()
 }
 
-/// Attaching, names and files.
+/// Returns replies of attaching, names and files.
 fn file_replies() -> Vec<(&'static str, Reply)> {
     let region = |addr, rkey| RegionRef { addr, len: 4096, rkey };
     vec![

@@ -42,8 +42,8 @@ pub struct PagerOptions {
 }
 
 impl PagerOptions {
-    /// No redundancy, read-ahead of up to 128 KiB, a fault thread that follows, and the default
-    /// session options.
+    /// Returns options with a local budget in bytes. The others are no redundancy, read-ahead of up
+    /// to 128 KiB, a fault thread that follows, and the defaults of sessions.
     pub fn new(local_budget: u64) -> PagerOptions {
         PagerOptions {
             local_budget,

@@ -86,7 +86,7 @@ impl StoreNode {
         self.store.addresses()
     }
 
-    /// Numbers of the store.
+    /// Returns the numbers of the store.
     pub fn report(&self) -> StoreReport {
         self.store.report()
     }

@@ -19,6 +19,8 @@ export! { fstat | fstat64: fn(fd: c_int, out: *mut stat) -> c_int => attributes;
 export! { __fxstat | __fxstat64: fn(version: c_int, fd: c_int, out: *mut stat) -> c_int => attributes_of; }
 export! { ftruncate | ftruncate64: fn(fd: c_int, len: off_t) -> c_int => set_length; }
 
+/// Carries `fsync` for a file that the library has open. The kernel does it for other descriptors.
+///
 /// # Safety
 /// As for `fsync` of libc.
 unsafe fn synchronize(fd: c_int) -> c_int {
@@ -27,6 +29,9 @@ unsafe fn synchronize(fd: c_int) -> c_int {
     carry_other(fd, Call::Fsync, kernel, |opened| opened.file.sync().ok().map(|()| 0))
 }
 
+/// Carries `fdatasync` as `fsync` for a file that the library has open. The kernel does it for
+/// other descriptors.
+///
 /// # Safety
 /// As for `fdatasync` of libc.
 unsafe fn synchronize_data(fd: c_int) -> c_int {
@@ -35,6 +40,9 @@ unsafe fn synchronize_data(fd: c_int) -> c_int {
     carry_other(fd, Call::Fsync, kernel, |opened| opened.file.sync().ok().map(|()| 0))
 }
 
+/// Carries `fstat` for a file that the library has open. The kernel does it for other descriptors,
+/// and if `out` is null.
+///
 /// # Safety
 /// As for `fstat` of libc.
 unsafe fn attributes(fd: c_int, out: *mut stat) -> c_int {
@@ -48,6 +56,9 @@ unsafe fn attributes(fd: c_int, out: *mut stat) -> c_int {
     })
 }
 
+/// Carries `__fxstat` as `fstat` if `version` is in [`STAT_VERSIONS`]. The kernel judges other
+/// versions.
+///
 /// # Safety
 /// As for `__fxstat` of libc.
 unsafe fn attributes_of(version: c_int, fd: c_int, out: *mut stat) -> c_int {
@@ -59,6 +70,9 @@ unsafe fn attributes_of(version: c_int, fd: c_int, out: *mut stat) -> c_int {
     unsafe { next::__fxstat64(version, fd, out) }
 }
 
+/// Carries `ftruncate` for a file that the library has open. The kernel judges lengths that are
+/// negative or beyond RLIMIT_FSIZE.
+///
 /// # Safety
 /// As for `ftruncate` of libc.
 unsafe fn set_length(fd: c_int, len: off_t) -> c_int {

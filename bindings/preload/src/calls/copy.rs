@@ -57,6 +57,9 @@ fn leave_offset(fd: c_int, is_used: bool) {
     }
 }
 
+/// Carries `sendfile` from a given offset. Without one, the kernel does the call and gets the
+/// offsets of both descriptors.
+///
 /// # Safety
 /// As for `sendfile` of libc.
 unsafe fn send_file(out: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
@@ -110,6 +113,9 @@ fn send(out: c_int, start: u64, len: usize, read: impl Fn(&mut [u8], u64) -> Out
 /// Defines a copy by the kernel, which learns the offsets that it uses.
 macro_rules! copy_by_kernel {
     ($name:ident, $next:ident) => {
+        /// Copies between two descriptors by the kernel, after it got the offsets that the call
+        /// uses.
+        ///
         /// # Safety
         /// As for the function of libc.
         pub(super) unsafe fn $name(

@@ -29,6 +29,8 @@ export! {
 }
 export! { lseek | lseek64 | __lseek: fn(fd: c_int, offset: off_t, whence: c_int) -> off_t => seek; }
 
+/// Carries `read` at the offset of the description.
+///
 /// # Safety
 /// As for `read` of libc.
 unsafe fn read_next(fd: c_int, out: *mut c_void, len: size_t) -> ssize_t {
@@ -47,6 +49,8 @@ unsafe fn read_next(fd: c_int, out: *mut c_void, len: size_t) -> ssize_t {
     )
 }
 
+/// Carries `write` at the offset of the description, or at the end if the description appends.
+///
 /// # Safety
 /// As for `write` of libc.
 unsafe fn write_next(fd: c_int, data: *const c_void, len: size_t) -> ssize_t {
@@ -69,6 +73,8 @@ unsafe fn write_next(fd: c_int, data: *const c_void, len: size_t) -> ssize_t {
     )
 }
 
+/// Carries `pread`. The kernel judges negative offsets.
+///
 /// # Safety
 /// As for `pread` of libc.
 unsafe fn read_at(fd: c_int, out: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
@@ -81,6 +87,9 @@ unsafe fn read_at(fd: c_int, out: *mut c_void, len: size_t, offset: off_t) -> ss
     })
 }
 
+/// Carries `pwrite`. Appends at any offset if the description appends, as Linux does. The kernel
+/// judges negative offsets.
+///
 /// # Safety
 /// As for `pwrite` of libc.
 unsafe fn write_at(fd: c_int, data: *const c_void, len: size_t, offset: off_t) -> ssize_t {
@@ -98,6 +107,8 @@ unsafe fn write_at(fd: c_int, data: *const c_void, len: size_t, offset: off_t) -
     })
 }
 
+/// Carries `__read_chk` as `read`. Ends the program if `len` exceeds the `room` of the buffer.
+///
 /// # Safety
 /// As for `__read_chk` of libc.
 unsafe fn read_checked(fd: c_int, out: *mut c_void, len: size_t, room: size_t) -> ssize_t {
@@ -106,6 +117,8 @@ unsafe fn read_checked(fd: c_int, out: *mut c_void, len: size_t, room: size_t) -
     unsafe { read_next(fd, out, len) }
 }
 
+/// Carries `__pread_chk` as `pread`. Ends the program if `len` exceeds the `room` of the buffer.
+///
 /// # Safety
 /// As for `__pread_chk` of libc.
 unsafe fn read_checked_at(fd: c_int, out: *mut c_void, len: size_t, offset: off_t, room: size_t) -> ssize_t {
@@ -121,6 +134,9 @@ fn check_room(len: size_t, room: size_t) {
     }
 }
 
+/// Carries `lseek` if the library has the offset of the description. Otherwise the kernel moves its
+/// own.
+///
 /// # Safety
 /// As for `lseek` of libc.
 unsafe fn seek(fd: c_int, offset: off_t, whence: c_int) -> off_t {

@@ -42,6 +42,9 @@ fn copied(fd: c_int, new: c_int) -> c_int {
     new
 }
 
+/// Forgets a descriptor and closes it. Ends the sessions of this process first if the program
+/// closes a descriptor of one.
+///
 /// # Safety
 /// As for `close` of libc.
 unsafe fn close_one(fd: c_int) -> c_int {
@@ -62,6 +65,9 @@ unsafe fn close_one(fd: c_int) -> c_int {
     unsafe { next::close(fd) }
 }
 
+/// Forgets a range of descriptors and closes them. With CLOSE_RANGE_CLOEXEC they stay open, so the
+/// library keeps them.
+///
 /// # Safety
 /// As for `close_range` of libc.
 unsafe fn close_several(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -83,6 +89,8 @@ fn forget_range(first: c_uint, last: c_uint) {
     }
 }
 
+/// Forgets all descriptors from `first` on, and closes them.
+///
 /// # Safety
 /// As for `closefrom` of libc.
 unsafe fn close_from(first: c_int) {
@@ -93,6 +101,9 @@ unsafe fn close_from(first: c_int) {
     unsafe { next::closefrom(first) }
 }
 
+/// Copies a descriptor. The copy shares the description. Hands the description back to the kernel
+/// if the copy is 0, 1 or 2, which streams of libc use.
+///
 /// # Safety
 /// As for `dup` of libc.
 unsafe fn copy(fd: c_int) -> c_int {
@@ -104,6 +115,8 @@ unsafe fn copy(fd: c_int) -> c_int {
     copied(fd, new)
 }
 
+/// Copies a descriptor to the number `new`. The copy shares the description.
+///
 /// # Safety
 /// As for `dup2` of libc.
 unsafe fn copy_to(fd: c_int, new: c_int) -> c_int {
@@ -112,6 +125,9 @@ unsafe fn copy_to(fd: c_int, new: c_int) -> c_int {
     copied(fd, unsafe { next::dup2(fd, new) })
 }
 
+/// Copies a descriptor to the number `new` with the `flags` of `dup3`. The copy shares the
+/// description.
+///
 /// # Safety
 /// As for `dup3` of libc.
 unsafe fn copy_to_with(fd: c_int, new: c_int, flags: c_int) -> c_int {
@@ -133,6 +149,9 @@ fn before_copy(fd: c_int, new: c_int) {
     }
 }
 
+/// Does `fcntl` by the kernel. Copies share the description. A change of O_APPEND hands the
+/// description back. Locks find the kernel's offset up to date, because a range may begin there.
+///
 /// # Safety
 /// As for `fcntl` of libc.
 unsafe fn change(fd: c_int, command: c_int, arg: usize) -> c_int {

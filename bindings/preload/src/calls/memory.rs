@@ -19,6 +19,9 @@ export! {
     -> *mut c_void => map;
 }
 
+/// Maps a file by the kernel, which has all its descriptors from then on. Mappings without a file
+/// change nothing.
+///
 /// # Safety
 /// As for `mmap` of libc.
 unsafe fn map(

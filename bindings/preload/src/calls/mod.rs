@@ -22,6 +22,8 @@ macro_rules! export {
         export! { @each [$($name)+] ($($arg: $type),*) ($out) $target }
     };
     (@each [$name:ident $($more:ident)*] ($($arg:ident: $type:ty),*) ($out:ty) $target:path) => {
+        /// Takes the place of the function of libc with this name.
+        ///
         /// # Safety
         /// As for the function of libc.
         #[cfg_attr(not(test), unsafe(no_mangle))]

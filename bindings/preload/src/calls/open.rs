@@ -45,6 +45,8 @@ fn adopt(fd: c_int, flags: c_int) -> c_int {
     fd
 }
 
+/// Opens a file by the kernel. The library knows the descriptor if it is of a mount.
+///
 /// # Safety
 /// As for `open` of libc.
 unsafe fn open_file(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
@@ -52,6 +54,9 @@ unsafe fn open_file(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     adopt(unsafe { next::open64(path, flags, mode) }, flags)
 }
 
+/// Opens a file relative to `dir` by the kernel. The library knows the descriptor if it is of a
+/// mount.
+///
 /// # Safety
 /// As for `openat` of libc.
 unsafe fn open_file_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
@@ -59,6 +64,8 @@ unsafe fn open_file_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode
     adopt(unsafe { next::openat64(dir, path, flags, mode) }, flags)
 }
 
+/// Creates or truncates a file, and opens it to write.
+///
 /// # Safety
 /// As for `creat` of libc.
 unsafe fn create_file(path: *const c_char, mode: mode_t) -> c_int {
@@ -66,6 +73,8 @@ unsafe fn create_file(path: *const c_char, mode: mode_t) -> c_int {
     unsafe { open_file(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
 }
 
+/// Opens a file without a mode, for programs built with `_FORTIFY_SOURCE`.
+///
 /// # Safety
 /// As for `open` of libc without a mode.
 unsafe fn open_existing(path: *const c_char, flags: c_int) -> c_int {
@@ -73,6 +82,8 @@ unsafe fn open_existing(path: *const c_char, flags: c_int) -> c_int {
     unsafe { open_file(path, flags, 0) }
 }
 
+/// Opens a file relative to `dir` without a mode, for programs built with `_FORTIFY_SOURCE`.
+///
 /// # Safety
 /// As for `openat` of libc without a mode.
 unsafe fn open_existing_at(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
@@ -80,6 +91,8 @@ unsafe fn open_existing_at(dir: c_int, path: *const c_char, flags: c_int) -> c_i
     unsafe { open_file_at(dir, path, flags, 0) }
 }
 
+/// Creates a temporary file, whose name ends where the template ends.
+///
 /// # Safety
 /// As for `mkstemp` of libc.
 unsafe fn make_temporary(template: *mut c_char) -> c_int {
@@ -87,6 +100,8 @@ unsafe fn make_temporary(template: *mut c_char) -> c_int {
     unsafe { make_temporary_of(template, 0, 0) }
 }
 
+/// Creates a temporary file with further open `flags`.
+///
 /// # Safety
 /// As for `mkostemp` of libc.
 unsafe fn make_temporary_with(template: *mut c_char, flags: c_int) -> c_int {
@@ -94,6 +109,8 @@ unsafe fn make_temporary_with(template: *mut c_char, flags: c_int) -> c_int {
     unsafe { make_temporary_of(template, 0, flags) }
 }
 
+/// Creates a temporary file. The last `suffix` bytes of the template stay as they are.
+///
 /// # Safety
 /// As for `mkstemps` of libc.
 unsafe fn make_temporary_before(template: *mut c_char, suffix: c_int) -> c_int {
@@ -101,6 +118,9 @@ unsafe fn make_temporary_before(template: *mut c_char, suffix: c_int) -> c_int {
     unsafe { make_temporary_of(template, suffix, 0) }
 }
 
+/// Creates a temporary file by libc, with a suffix of `suffix` bytes and further open `flags`. The
+/// library knows the descriptor if it is of a mount.
+///
 /// # Safety
 /// As for `mkostemps` of libc.
 unsafe fn make_temporary_of(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {

@@ -21,6 +21,8 @@ type Args = *const *const c_char;
 /// Exports functions that run a statement, and then are libc's.
 macro_rules! after {
     ($before:stmt => $($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
+        /// Runs the statement, then calls the function of libc with this name.
+        ///
         /// # Safety
         /// As for the function of libc.
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -59,6 +61,8 @@ export! {
     sendmmsg: fn(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int => send_several;
 }
 
+/// Gives back the offsets of the descriptors that a message carries, and sends it.
+///
 /// # Safety
 /// As for `sendmsg` of libc.
 unsafe fn send(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
@@ -68,6 +72,8 @@ unsafe fn send(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     unsafe { next::sendmsg(socket, message, flags) }
 }
 
+/// Gives back the offsets of the descriptors that messages carry, and sends them.
+///
 /// # Safety
 /// As for `sendmmsg` of libc.
 unsafe fn send_several(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {

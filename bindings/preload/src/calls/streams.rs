@@ -23,6 +23,8 @@ pub(crate) fn leave_to_kernel(fd: c_int) {
     }
 }
 
+/// Hands a descriptor back to the kernel, and opens a stream of libc on it.
+///
 /// # Safety
 /// As for `fdopen` of libc.
 unsafe fn open_stream(fd: c_int, mode: *const c_char) -> *mut c_void {
@@ -31,6 +33,8 @@ unsafe fn open_stream(fd: c_int, mode: *const c_char) -> *mut c_void {
     unsafe { next::fdopen(fd, mode) }
 }
 
+/// Hands a descriptor back to the kernel, and prints to it by libc.
+///
 /// # Safety
 /// As for `vdprintf` of libc.
 unsafe fn print(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int {
@@ -39,6 +43,9 @@ unsafe fn print(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int {
     unsafe { next::vdprintf(fd, format, args) }
 }
 
+/// Locks a range by libc. The kernel's offset is up to date during the call, because the range
+/// begins there.
+///
 /// # Safety
 /// As for `lockf` of libc.
 unsafe fn lock(fd: c_int, command: c_int, len: off_t) -> c_int {
@@ -46,6 +53,8 @@ unsafe fn lock(fd: c_int, command: c_int, len: off_t) -> c_int {
     synchronized(fd, || unsafe { next::lockf64(fd, command, len) })
 }
 
+/// Does `ioctl` by the kernel, whose offset is up to date during the call.
+///
 /// # Safety
 /// As for `ioctl` of libc.
 unsafe fn control(fd: c_int, request: usize, arg: usize) -> c_int {

@@ -57,6 +57,9 @@ const OF_FIRST: [c_long; 14] = [
     libc::SYS_execveat,
 ];
 
+/// Makes a plain system call. Carries `copy_file_range`, and prepares the calls that
+/// [`before_call`] knows.
+///
 /// # Safety
 /// As for `syscall` of libc.
 unsafe fn call(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -99,6 +102,9 @@ fn leave(fds: &[usize]) {
     }
 }
 
+/// Stops carrying calls, then copies the process. `_Fork` runs no handlers, so the library does not
+/// notice the child.
+///
 /// # Safety
 /// As for `_Fork` of libc.
 unsafe fn copy_process() -> pid_t {
@@ -107,6 +113,8 @@ unsafe fn copy_process() -> pid_t {
     unsafe { next::_Fork() }
 }
 
+/// Sets a limit by the kernel, then reads the limit of file sizes again.
+///
 /// # Safety
 /// As for `setrlimit` of libc.
 unsafe fn set_limit(resource: c_uint, limit: *const rlimit) -> c_int {
@@ -116,6 +124,8 @@ unsafe fn set_limit(resource: c_uint, limit: *const rlimit) -> c_int {
     outcome
 }
 
+/// Sets or returns a limit by the kernel, then reads the limit of file sizes again.
+///
 /// # Safety
 /// As for `prlimit` of libc.
 unsafe fn change_limit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
@@ -125,6 +135,9 @@ unsafe fn change_limit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *m
     outcome
 }
 
+/// Makes a ring, after all offsets are left to the kernel: requests of a ring do not pass through
+/// the library.
+///
 /// # Safety
 /// As for the function of liburing.
 unsafe fn make_ring(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
@@ -133,6 +146,8 @@ unsafe fn make_ring(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int 
     unsafe { next::io_uring_queue_init(entries, ring, flags) }
 }
 
+/// Makes a ring with parameters, after all offsets are left to the kernel.
+///
 /// # Safety
 /// As for the function of liburing.
 unsafe fn make_ring_with(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int {
@@ -141,6 +156,8 @@ unsafe fn make_ring_with(entries: c_uint, ring: *mut c_void, params: *mut c_void
     unsafe { next::io_uring_queue_init_params(entries, ring, params) }
 }
 
+/// Makes a ring in the `len` bytes of `memory`, after all offsets are left to the kernel.
+///
 /// # Safety
 /// As for the function of liburing.
 unsafe fn make_ring_in(

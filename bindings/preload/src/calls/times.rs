@@ -38,6 +38,8 @@ pub(crate) fn publish() {
 
 macro_rules! after_publishing {
     ($($name:ident = $next:ident($($arg:ident: $type:ty),*);)*) => {$(
+        /// Publishes the times of open files, then sets times by libc.
+        ///
         /// # Safety
         /// As for the function of libc.
         unsafe fn $name($($arg: $type),*) -> c_int {

@@ -31,6 +31,8 @@ export! {
     fn(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t => write_with;
 }
 
+/// Carries `readv` at the offset of the description.
+///
 /// # Safety
 /// As for `readv` of libc.
 unsafe fn read_next(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
@@ -51,6 +53,8 @@ unsafe fn read_next(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     )
 }
 
+/// Carries `writev` at the offset of the description, or at the end if the description appends.
+///
 /// # Safety
 /// As for `writev` of libc.
 unsafe fn write_next(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
@@ -78,6 +82,8 @@ unsafe fn write_next(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     )
 }
 
+/// Carries `preadv`. The kernel judges negative offsets.
+///
 /// # Safety
 /// As for `preadv` of libc.
 unsafe fn read_at(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
@@ -92,6 +98,9 @@ unsafe fn read_at(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -
     })
 }
 
+/// Carries `pwritev`. Appends at any offset if the description appends. The kernel judges negative
+/// offsets.
+///
 /// # Safety
 /// As for `pwritev` of libc.
 unsafe fn write_at(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
@@ -110,6 +119,9 @@ unsafe fn write_at(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) 
     })
 }
 
+/// Carries `preadv2` without flags: at the description's offset if `offset` is -1. The kernel does
+/// calls with flags.
+///
 /// # Safety
 /// As for `preadv2` of libc.
 unsafe fn read_with(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
@@ -125,6 +137,9 @@ unsafe fn read_with(fd: c_int, parts: *const iovec, count: c_int, offset: off_t,
     }
 }
 
+/// Carries `pwritev2` without flags: at the description's offset if `offset` is -1. The kernel does
+/// calls with flags.
+///
 /// # Safety
 /// As for `pwritev2` of libc.
 unsafe fn write_with(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {

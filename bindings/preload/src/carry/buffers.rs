@@ -160,6 +160,8 @@ fn appended(file: &File, len: usize, append: impl FnOnce() -> Result<u64, Error>
     })
 }
 
+/// Returns the buffers as slices, each at most as long as the kernel would write.
+///
 /// # Safety
 /// The buffers are readable.
 unsafe fn slices(parts: &[iovec]) -> Vec<IoSlice<'_>> {

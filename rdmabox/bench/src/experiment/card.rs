@@ -272,9 +272,10 @@ fn threads_and_programs() -> Dimension {
     dimension
 }
 
-/// The windows have the bytes in flight of 4 threads with one queue pair: of the peak
-/// without a window, if the calibration holds. As many requests fill the card's work request cache.
-/// The results name the bytes at the peak of the run.
+/// Returns the queue pairs, modes and windows of Fig. 8. The windows have the bytes in flight of 4
+/// threads with one queue pair. If the calibration holds, this is the peak without a window. As
+/// many requests fill the card's work request cache. The results name the bytes at the peak of the
+/// run.
 fn settings() -> Dimension {
     let settings: [(&str, Options); 6] = [
         ("1 QP, single, no window", &[]),
@@ -303,9 +304,9 @@ fn bursts() -> Dimension {
     dimension
 }
 
-/// Threads and the program's work are chosen so that the polling threads can matter. Six threads
-/// for each peer, which share its queue pair. Their program's work needs most of the 32
-/// processors of the paper's machines with 4 peers, and all of them with 8.
+/// Returns the peers of Fig. 9. Threads and the program's work are chosen so that the polling
+/// threads can matter. Each peer has six threads, which share its queue pair. Their program's work
+/// needs most of the 32 processors of the paper's machines with 4 peers, and all of them with 8.
 fn peers() -> Dimension {
     let shared: [(&str, Options); 4] = [
         ("1", &[("peers", "1"), ("threads", "6")]),
@@ -333,8 +334,8 @@ fn polling() -> Dimension {
     Dimension::of_option("polling", &["busy", "event", "event-batch", "hybrid", "adaptive"])
 }
 
-/// Modes by pattern, kind of memory, and the bytes of a list for one queue pair. Then modes by
-/// paged program and kind of memory.
+/// Returns modes by pattern, kind of memory, and the bytes of a list for one queue pair. Then modes
+/// by paged program and kind of memory.
 fn batching(length: fn(&str) -> Options) -> Vec<Dimension> {
     let mut values = Vec::new();
     // A list of up to this length goes to one queue pair. The default of the runtime is 1m.
@@ -355,9 +356,9 @@ fn batching(length: fn(&str) -> Options) -> Vec<Dimension> {
     vec![Dimension::of_option("mode", &MODES), Dimension { name: "load".to_owned(), values }]
 }
 
-/// Modes by operation and the bytes of a list for one queue pair. Then modes by paged program, with
-/// the list of the runtime. READs with doorbell batching have two states of the card with 84
-/// requests under way, and one with 120.
+/// Returns modes by operation and the bytes of a list for one queue pair. Then modes by paged
+/// program, with the list of the runtime. READs with doorbell batching have two states of the card
+/// with 84 requests under way, and one with 120.
 fn counting() -> Vec<Dimension> {
     let mut values = Vec::new();
     for op in ["read", "write"] {

@@ -123,7 +123,8 @@ fn peak<'a>(report: &'a Report, line: &[&str]) -> Option<Peak<'a>> {
     Some(Peak { threads, iops: iops(best), mean: best.get(Metric::Mean).unwrap_or(f64::NAN), best, last })
 }
 
-/// Threads at the peak, and how far IOPS fall behind it.
+/// Compares the threads at the peak with the paper, and IOPS and latency with 16 threads with those
+/// at the peak.
 pub(super) fn fig1(report: &Report) -> Vec<Row> {
     let Some(peak) = peak(report, &[]) else { return nothing("threads at the peak") };
     let last = iops(peak.last) / peak.iops;

@@ -69,8 +69,8 @@ pub(crate) enum Stage {
 }
 
 impl FetchClient {
-    /// `base` is the address of the memory at the host. `maps` permits a mapping of it.
-    /// `fetch_size` is the length of the first READ of an answer.
+    /// Creates a client without calls under way. `base` is the address of the memory at the host.
+    /// `maps` permits a mapping of it. `fetch_size` is the length of the first READ of an answer.
     pub(crate) fn new(
         one_sided: Box<dyn OneSided>,
         base: RemoteAddr,

@@ -72,7 +72,8 @@ pub(crate) struct ReplyWriter {
 }
 
 impl ReplyWriter {
-    /// `cq` is the send queue of `qp`, which no other code posts to or polls.
+    /// Creates a writer of replies. `cq` is the send queue of `qp`, which no other code posts to or
+    /// polls.
     pub(crate) fn new(qp: Arc<dyn QueuePair>, cq: Arc<dyn CompletionQueue>) -> ReplyWriter {
         ReplyWriter { qp, cq, sent: Mutex::new(0) }
     }

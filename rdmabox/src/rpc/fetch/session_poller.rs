@@ -104,7 +104,7 @@ pub(crate) trait BetweenRounds<W> {
     fn after_round(&self, work: &mut W) -> bool;
     /// Keeps the thread off these cores.
     fn avoid_cores(&self, _work: &mut W, _cores: impl Iterator<Item = usize> + Clone) {}
-    /// Called when the thread stops polling.
+    /// Ends the work of a thread that stops polling.
     fn end(&self, _work: &mut W) {}
 }
 

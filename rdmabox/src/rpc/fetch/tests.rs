@@ -102,7 +102,7 @@ impl Bench {
     }
 }
 
-/// A host that is awake, and answers at once with the reversed request.
+/// Serves as a host that is awake, and answers at once with the reversed request.
 fn prompt(slots: &HostSlots) {
     slots.mark(true);
     let mut request = Vec::new();

@@ -41,7 +41,7 @@ pub(crate) struct CqSource<'a> {
 /// The user of a completion queue.
 pub(crate) trait CqUser {
     fn dispatch(&self, wcs: &[WorkCompletion]);
-    /// Called if the queue is unusable.
+    /// Ends the user's requests, because the queue is unusable.
     fn cq_broken(&self, error: &VerbsError);
 }
 

@@ -273,6 +273,8 @@ fn outcome<B>((result, buffer): Ended<B>) -> Result<B, Failed<B>> {
 impl<B: Send + 'static> Future for Transfer<B> {
     type Output = Result<B, Failed<B>>;
 
+    /// Returns the outcome and the buffer if the request is done, or registers the waker.
+    ///
     /// # Panics
     /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

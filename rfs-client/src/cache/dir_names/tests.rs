@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// A step of this client's own change.
+    /// Takes a step of this client's own change.
     fn change(&mut self, step: &Step) {
         match (step, &mut self.change) {
             (&Step::Begin(name, make), None) => {
@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    /// A step of a listing, whose pages have two names each.
+    /// Takes a step of a listing, whose pages have two names each.
     fn list(&mut self, step: &Step) {
         match (step, self.page.take()) {
             (Step::Page, None) => {
@@ -262,7 +262,8 @@ impl World {
         }
     }
 
-    /// While no change and no recall is in flight, a name that is said to be absent is absent.
+    /// Checks that a name is absent if it is said to be absent. Names with a change or a recall in
+    /// flight do not count.
     fn check(&self) -> Result<(), TestCaseError> {
         let changing = self.change.iter().map(|change| change.name);
         let unsettled: BTreeSet<u8> = self.recalls.iter().copied().chain(changing).collect();

@@ -5,7 +5,7 @@ use rfs_proto::{FallocateFlags, LockClass};
 use super::*;
 use crate::{inode::locks::held::LockKey, remote::address::Epoch};
 
-/// A new epoch begins, and a lock is lost.
+/// Begins a new epoch in which a lock is lost.
 fn lose_a_lock(c: &Client, ino: u64) {
     let inode = c.caching.inodes.opened(ino).expect("known");
     inode.caller.lock().locks.has(LockKey { handle: 7, owner: 7, class: LockClass::Record });

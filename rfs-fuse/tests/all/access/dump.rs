@@ -18,7 +18,7 @@ fn secret() -> String {
     (0..64u32).map(|i| char::from_digit((i * i + i / 7) % 16, 16).expect("a digit")).collect()
 }
 
-/// Bytes of a block that no other block has, and that are not in the text of this program.
+/// Returns bytes of a block that no other block has, and that are not in the text of this program.
 fn marker(block: u64) -> Vec<u8> {
     (0..4u64)
         .flat_map(|i| (block * 4 + i + 0x5eed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())

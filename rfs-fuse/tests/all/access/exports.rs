@@ -8,7 +8,8 @@ use rustix::{fs::statvfs, io::Errno};
 
 const BLOCK: u64 = 4096;
 
-/// "small" has 512 blocks and 5 inodes, including the root's; "large" has 1024 and 100.
+/// Starts a server with two exports. "small" has 512 blocks and 5 inodes, including the root's;
+/// "large" has 1024 and 100.
 fn lender() -> Lender {
     Lender::with(0, |config| {
         let export = |name: &str, blocks, inodes| ExportConfig {

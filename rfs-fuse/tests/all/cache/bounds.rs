@@ -133,7 +133,7 @@ fn mtime_of_a_file_under_constant_writes_advances_in_steps() {
 const RECORD: usize = 100;
 const RECORDS: usize = 300;
 
-/// Two threads append records. Each record must appear once and whole.
+/// Has two threads append records. Each record must appear once and whole.
 fn append_side_by_side(path: &Path, append: impl Fn(&File, &[u8]) + Sync) {
     fs::write(path, b"").expect("made");
     thread::scope(|scope| {

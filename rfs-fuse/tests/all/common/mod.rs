@@ -479,7 +479,7 @@ pub(crate) fn pairs(memory: u64, options: &[&str], test: impl Fn(&Lender, &Mount
     numbered_pairs(memory, options, |_, lender, a, b| test(lender, a, b));
 }
 
-/// Like [`pairs`], and tells the test the position of the combination.
+/// Runs a test as [`pairs`] does, and tells it the position of the combination.
 pub(crate) fn numbered_pairs(memory: u64, options: &[&str], test: impl Fn(usize, &Lender, &Mount, &Mount)) {
     for (nth, (first, second)) in combinations().enumerate() {
         eprintln!("{first:?} and {second:?}");

@@ -14,8 +14,8 @@ const MIB: u64 = 1 << 20;
 /// Maximum number of mounts to try.
 const TRIES: u32 = 30;
 
-/// Each thread makes directories in a directory of its own, because the kernel serializes changes
-/// of one directory.
+/// Has each thread make 200 directories in a directory of its own, because the kernel serializes
+/// changes of one directory.
 fn make_directories(mount: &Mount, threads: u32) {
     (0..threads).for_each(|own| fs::create_dir(mount.path(&format!("{own}"))).expect("made"));
     thread::scope(|scope| {
@@ -93,8 +93,8 @@ fn parts_of_a_write_that_meet_go_in_one_request() {
 /// Requests of a write that extends a file: the bytes, the exchange of the size, and a read.
 const STEPS: u64 = 3;
 
-/// Each thread appends to a file of its own, because the kernel serializes the writes that extend
-/// one file. Such a write is an ordered list of [`STEPS`] requests.
+/// Has each thread append 200 blocks to a file of its own, because the kernel serializes the writes
+/// that extend one file. Such a write is an ordered list of [`STEPS`] requests.
 fn extend_files(mount: &Mount, threads: u32) {
     thread::scope(|scope| {
         for own in 0..threads {

@@ -37,7 +37,7 @@ fn content(writer: u64, step: u64) -> Vec<u8> {
     (step * WRITERS + writer).to_le_bytes().repeat(BLOCK / 8)
 }
 
-/// Each thread writes blocks of its own in a file of zeros, and immediately reads them. After
+/// Has each thread write blocks of its own in a file of zeros, and immediately read them. After
 /// `is_enough` steps all blocks must have their last content.
 fn write_and_read(file: &File, is_enough: impl Fn(u64) -> bool + Sync) {
     let blocks = MIB / BLOCK as u64;

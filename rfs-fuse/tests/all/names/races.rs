@@ -252,9 +252,9 @@ fn inodes(mount: &Mount, names: [&str; 3]) -> [Option<u64>; 3] {
     names.map(|name| fs::symlink_metadata(mount.path(name)).ok().map(|found| found.ino()))
 }
 
-/// One mount renames `b` to `a`, or exchanges the two, while the other one replaces `b` by `c`. The
-/// kernel of the first mount moves the entries that it has looked up before. Catches an entry that
-/// stays there, of an inode that the other mount has replaced meanwhile.
+/// Has one mount rename `b` to `a`, or exchange the two, while the other one replaces `b` by `c`.
+/// The kernel of the first mount moves the entries that it has looked up before. Catches an entry
+/// that stays there, of an inode that the other mount has replaced meanwhile.
 fn race_a_replacement(flags: RenameFlags) {
     const ROUNDS: u32 = 200;
     for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {

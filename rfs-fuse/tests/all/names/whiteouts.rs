@@ -40,7 +40,8 @@ fn rename(from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Errno> {
 /// Mode, links, owner and group, device, size, and access ACL.
 type Seen = (u32, u64, (u32, u32), u64, u64, Option<Vec<u8>>);
 
-/// Sizes of directories differ between file systems.
+/// Returns the attributes of a path. A directory has size 0, because sizes of directories differ
+/// between file systems.
 fn look(path: &Path) -> Option<Seen> {
     let attr = fs::symlink_metadata(path).ok()?;
     let mut acl = [0; 256];

@@ -188,9 +188,9 @@ fn a_stopped_mount_does_no_harm_when_it_resumes() {
     });
 }
 
-/// Over shared memory a mount has the memory mapped. A server that may not kill it must wait. It
-/// reuses nothing that the mount had open before the mount ends, or resumes and releases the
-/// memory. The mount was writing when it was stopped.
+/// Checks that a server that may not kill a mount waits for it. Over shared memory the mount has
+/// the memory mapped. The server reuses nothing that the mount had open before the mount ends, or
+/// resumes and releases the memory. The mount was writing when it was stopped.
 fn a_straggler_is_kept(goes_on: bool) {
     let lender = Lender::with(MEMORY as u64, |config| {
         config.fencing = Fencing::new(Duration::from_secs(2), false);

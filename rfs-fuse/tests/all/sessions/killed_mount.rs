@@ -174,7 +174,7 @@ impl Stuck {
         recalls
     }
 
-    /// The mount is gone. The other mounts must not be affected.
+    /// Ends the test after the mount is gone. The other mounts must not be affected.
     fn end(self, mut recalls: Child) {
         let Stuck { lender: _lender, stopped, other, .. } = self;
         stopped.signal(Signal::KILL);
@@ -301,9 +301,10 @@ fn a_stuck_thread_does_not_keep_a_dead_mount_of_an_ordinary_user() {
     stuck.end(recalls);
 }
 
-/// The kernel does not end an untaken request while a thread of the mount exists. If that request
-/// holds the lock, the thread stays stuck until the request's caller is killed or the connection
-/// ends.
+/// Runs `end` on a killed mount, and waits for the mount to end. It has a request that it has not
+/// taken. The kernel does not end an untaken request while a thread of the mount exists. If that
+/// request holds the lock, the thread stays stuck until the request's caller is killed or the
+/// connection ends.
 fn with_an_untaken_request(end: impl FnOnce(&Mount, &mut Child)) {
     let mut stuck = Stuck::new(|lender| lender.mount(Over::Tcp, &["--no-io-uring", "--threads", "1"]));
     stuck.known(&["d", "e"], ROOT);

@@ -252,7 +252,7 @@ fn delayed_operations_continue() {
     through.unmount();
 }
 
-/// Options of a server whose leases and recalls end soon.
+/// Sets leases of 1500 ms, and recalls that end after 700 ms.
 fn short_lease(config: &mut Config) {
     config.fencing.lease = Some(Duration::from_millis(1500));
     config.recall_timeout = Some(Duration::from_millis(700));

@@ -102,7 +102,7 @@ fn nlink(ns: &Namespace, ino: u64) -> u32 {
     ns.get(ino).unwrap().nlink
 }
 
-/// mtime and ctime.
+/// Returns mtime and ctime.
 fn times(ns: &Namespace, ino: u64) -> (i64, i64) {
     let inode = ns.get(ino).unwrap();
     (inode.mtime, inode.ctime)
@@ -334,7 +334,8 @@ fn rename_exchanges() {
     assert_eq!(rename(&mut ns, "a/d", "b/f", unknown), Err(Errno::EINVAL));
 }
 
-/// Attributes of a whiteout: kind, permission bits, links, owner, group, device, record, times.
+/// Returns attributes of a whiteout: kind, permission bits, links, owner, group, device, record,
+/// times.
 fn whiteout(ns: &Namespace, ino: u64) -> (FileKind, u32, u32, u32, u32, u32, u32, [i64; 3]) {
     let Inode { kind, perm, nlink, uid, gid, rdev, slot, atime, mtime, ctime, .. } = *ns.get(ino).unwrap();
     (kind, perm, nlink, uid, gid, rdev, slot, [atime, mtime, ctime])

@@ -140,7 +140,8 @@ impl PoolStores {
         self.add_within(JOIN_TIMEOUT, address, space)
     }
 
-    /// As [`add`](Self::add), for a store that is tried again later: there is one attempt.
+    /// Takes a store over as [`add`](Self::add) does, with one attempt: the caller tries the store
+    /// again later.
     pub(super) fn add_newcomer(&self, address: &Address, space: &Space) -> Result<u16, StoresError> {
         self.add_within(Duration::ZERO, address, space)
     }
@@ -366,7 +367,7 @@ impl PoolStores {
         self.members().iter().map(|store| (store.number(), store.owned.len())).collect()
     }
 
-    /// Numbers of the stores that get no new data.
+    /// Returns the numbers of the stores that get no new data.
     pub(in crate::server) fn draining(&self) -> Vec<u16> {
         let members = self.members();
         members.iter().filter(|store| store.drain.state().is_on).map(|store| store.number()).collect()

@@ -29,7 +29,8 @@ impl OneSided for Client {
         place(self.attached.table, u64::from(slot) * record::LEN as u64 + field as u64)
     }
 
-    /// Data, size and time in one list of operations, as a client writes beyond the end of a file.
+    /// Writes data, size and time in one list of operations, as a client writes beyond the end of a
+    /// file.
     fn append(&self, attr: &Attr, layout: &Layout, data: &[u8], time: i64) {
         let mut old = 0;
         let time = time.to_le_bytes();

@@ -19,7 +19,7 @@ pub struct ClientOptions {
 }
 
 impl Default for ClientOptions {
-    /// Sessions with one data queue pair, because a client makes calls only.
+    /// Returns options of sessions with one data queue pair, because a client makes calls only.
     fn default() -> Self {
         let mut session = SessionOptions::default();
         session.queue_pairs = 1;

@@ -21,7 +21,7 @@ fn set(partition: &mut Partition, name: &[u8], bytes: &[u8]) -> Result<StoreOutc
     partition.store(&key(name), &Change::new(StoreMode::Set), bytes, 0)
 }
 
-/// Names of all lengths that a key may have.
+/// Returns the name of key `i`. Names have many of the lengths that a key may have.
 fn name(i: usize) -> Vec<u8> {
     let digits = format!("{i:010}");
     let len = 10 + i * 7 % (MAX_KEY - 10);

@@ -46,6 +46,9 @@ pub(crate) struct Hashed {
 }
 
 impl Hashed {
+    /// Creates the placement of keys over `slots` slots of each of these nodes. A key has `ways`
+    /// slots.
+    ///
     /// # Panics
     /// If there are fewer slots than `ways`, or `ways` is not in 2 to 4.
     pub(crate) fn new(nodes: &[u16], slots: u32, ways: usize, fields: Fields) -> Hashed {

@@ -114,6 +114,8 @@ impl NodeOptions {
         self.reuse_delay - self.reuse_delay / 8
     }
 
+    /// Checks that each option is in its range, and that the options fit each other.
+    ///
     /// # Errors
     /// [`NessieError::InvalidOption`] names the option and its limits.
     pub(crate) fn check(&self) -> Result<(), NessieError> {

@@ -106,7 +106,8 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// `target` is the entry for a `Store`. `order` permutes the slots of a list.
+    /// Creates a verb of which no part has taken effect. `target` is the entry for a `Store`.
+    /// `order` permutes the slots of a list.
     pub(super) fn new(verb: Verb, target: Option<Stored>, order: impl FnOnce(&mut [usize])) -> UnderWay {
         let count = if let Verb::ReadSlots(slots) = &verb { slots.len() } else { 0 };
         let mut ranks: PerSlot<usize> = (0..count).collect();

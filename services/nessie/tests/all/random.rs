@@ -58,7 +58,8 @@ fn histories_over_tcp_are_linearizable() {
     all_nodes_answer(ProviderKind::Tcp);
 }
 
-/// A key has a value on which the nodes agree, or none, or is lost. A PUT stores a new one.
+/// Checks that each key has a value on which the nodes agree, or none, or is lost. A PUT stores a
+/// new one.
 fn all_keys_can_be_stored(nodes: &[Node]) {
     for node in nodes {
         let deadline = Instant::now() + LONG;
@@ -82,7 +83,7 @@ fn all_keys_can_be_stored(nodes: &[Node]) {
     }
 }
 
-/// The node that was given up learns of it.
+/// Waits until the node that was given up learns of it, and refuses to serve.
 fn serves_no_more(third: &NodeProcess) {
     let session = Session::builder().connect(&third.address).expect("a session");
     let deadline = Instant::now() + LONG;

@@ -210,6 +210,8 @@ impl Histories {
         outcome
     }
 
+    /// Checks the history of each key. Returns the number of recorded operations.
+    ///
     /// # Panics
     /// If the history of a key is not linearizable.
     pub fn check(self) -> usize {

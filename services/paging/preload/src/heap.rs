@@ -128,6 +128,9 @@ extern "C" fn calloc_for(count: usize, size: usize, caller: Caller) -> *mut c_vo
     state::map(len).map_or_else(|| Libc::calloc(count, size), |start| start as *mut c_void)
 }
 
+/// Changes the length of an allocation for the given caller. Moves it if it enters or leaves paged
+/// memory, or does not fit any more.
+///
 /// # Safety
 /// As for `realloc` of libc.
 unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: Caller) -> *mut c_void {
@@ -162,6 +165,9 @@ unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: Caller) 
     new
 }
 
+/// Changes the length of an allocation to `count` times `size` bytes for the given caller. Fails
+/// with ENOMEM if the product overflows.
+///
 /// # Safety
 /// As for `reallocarray` of libc.
 unsafe extern "C" fn reallocarray_for(
@@ -192,6 +198,9 @@ extern "C" fn memalign_for(alignment: usize, size: usize, caller: Caller) -> *mu
     paged.map_or_else(|| Libc::memalign(alignment, size), |start| start as *mut c_void)
 }
 
+/// Allocates aligned memory for the given caller, and stores its address at `out`. Returns 0,
+/// EINVAL or ENOMEM.
+///
 /// # Safety
 /// As for `posix_memalign` of libc.
 unsafe extern "C" fn posix_memalign_for(

@@ -31,6 +31,8 @@ impl Libc {
         unsafe { __libc_calloc(count, size) }
     }
 
+    /// Changes the length of an allocation of libc.
+    ///
     /// # Safety
     /// As for `realloc`: `old` is null or memory of libc, which the caller gives up.
     pub(crate) unsafe fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
@@ -43,6 +45,8 @@ impl Libc {
         unsafe { __libc_memalign(alignment, size) }
     }
 
+    /// Frees an allocation of libc.
+    ///
     /// # Safety
     /// As for `free`: `memory` is null or memory of libc, which the caller gives up.
     pub(crate) unsafe fn free(memory: *mut c_void) {

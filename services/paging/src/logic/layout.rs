@@ -33,7 +33,7 @@ impl Layout {
         Layout { data, parity }
     }
 
-    /// Pages of a stripe.
+    /// Returns the number of pages of a stripe, without its parity pages.
     pub(crate) fn data(self) -> usize {
         self.data
     }
@@ -43,12 +43,12 @@ impl Layout {
         self.parity
     }
 
-    /// Chunks of a group.
+    /// Returns the number of chunks of a group.
     pub(crate) fn members(self) -> usize {
         self.data + self.parity
     }
 
-    /// Pages of a group.
+    /// Returns the number of pages of a group, without its parity pages.
     pub(crate) fn group_pages(self) -> usize {
         self.data * CHUNK_PAGES
     }

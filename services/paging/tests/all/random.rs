@@ -119,7 +119,7 @@ impl User<'_> {
     }
 }
 
-/// Faults after which a request can be repeated.
+/// Returns faults after which a request can be repeated.
 fn faults(seed: u64) -> Faults {
     let mut faults = Faults::none(seed);
     (faults.late, faults.failed, faults.short, faults.broken, faults.refused) = (100, 10, 10, 5, 100);

@@ -162,7 +162,7 @@ impl Drop for ChildLender {
 /// Events of a pager.
 pub type Log = Arc<Mutex<Vec<PagerEvent>>>;
 
-/// Session options that move bytes over the provider, also to a host in this process.
+/// Returns session options that move bytes over the provider, also to a host in this process.
 pub fn session(provider: Provider) -> SessionOptions {
     let mut options = SessionOptions::default();
     options.provider = match provider {
@@ -177,7 +177,7 @@ pub fn session(provider: Provider) -> SessionOptions {
     options
 }
 
-/// Options of a pager with a budget in pages, and its events.
+/// Returns options of a pager with a budget in pages, and its events.
 pub fn options(provider: Provider, budget: usize) -> (PagerOptions, Log) {
     let log = Log::default();
     let events = Arc::clone(&log);

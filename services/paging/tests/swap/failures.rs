@@ -39,7 +39,7 @@ impl Swapped {
         Some(swapped)
     }
 
-    /// Bytes of the program in the area.
+    /// Returns the bytes of the program in the area.
     fn swapped_out(&self) -> usize {
         status(self.program.0.id(), "VmSwap:") << 10
     }

@@ -59,7 +59,7 @@ impl Region {
         self.0.bytes
     }
 
-    /// Always false: no region is empty.
+    /// Returns false: no region is empty.
     pub fn is_empty(&self) -> bool {
         self.0.bytes == 0
     }

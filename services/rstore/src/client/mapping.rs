@@ -42,7 +42,7 @@ impl Mapping {
         self.view.len
     }
 
-    /// Always false: no mapping is empty.
+    /// Returns false: no mapping is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

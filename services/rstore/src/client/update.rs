@@ -69,7 +69,7 @@ impl Update {
         self.len
     }
 
-    /// Always false: no update is empty.
+    /// Returns false: no update is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

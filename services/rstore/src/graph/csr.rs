@@ -41,7 +41,7 @@ impl Csr {
         self.targets.len() as u64
     }
 
-    /// Targets of the edges of a vertex.
+    /// Returns the targets of the edges of a vertex.
     ///
     /// # Panics
     /// If there is no such vertex.

@@ -54,7 +54,7 @@ impl Machine {
         }
     }
 
-    /// Clients that were away for longer than `grace` milliseconds.
+    /// Returns the clients that were away for at least `grace` milliseconds.
     pub(super) fn lost_clients(&self, now: u64, grace: u64) -> impl Iterator<Item = ClientId> {
         let is_lost = move |state: &ClientState| matches!(state.presence, Presence::Away(since) if now.saturating_sub(since) >= grace);
         self.clients.iter().filter(move |(_, state)| is_lost(state)).map(|(id, _)| *id)

@@ -136,7 +136,8 @@ impl Machine {
         }
     }
 
-    /// Stores and clients have to come back within the grace time.
+    /// Takes all stores for vanished and all clients for disconnected. They have to come back
+    /// within the grace time.
     pub(super) fn restart(&mut self) {
         let stores: Vec<_> = self.stores.keys().copied().collect();
         for store in stores {
@@ -149,7 +150,7 @@ impl Machine {
         clients.into_iter().for_each(|client| self.client_gone(client));
     }
 
-    /// Stores that were down for longer than `grace` milliseconds.
+    /// Returns the stores that were down for at least `grace` milliseconds.
     pub(super) fn lost_stores(&self, now: u64, grace: u64) -> impl Iterator<Item = StoreId> {
         let is_lost = move |state: &StoreState| matches!(state.state, LinkState::Down(since) if now.saturating_sub(since) >= grace);
         self.stores.iter().filter(move |(_, state)| is_lost(state)).map(|(id, _)| *id)

@@ -190,7 +190,8 @@ impl World {
         self.apply(Input::OrderDone { link: self.links[&store], order: number, outcome });
     }
 
-    /// A writer writes a chunk, if no store has fenced it. It knows nothing of the master's state.
+    /// Writes to the chunks of a writer, if no store has fenced it. The writer knows nothing of the
+    /// master's state.
     fn write(&mut self, at: usize) {
         let Some(writer) = self.writers.get(at) else { return };
         self.value += 1;
@@ -273,7 +274,7 @@ impl World {
         self.check_memory();
     }
 
-    /// Steps that are no calls.
+    /// Takes a step that is no call.
     fn step_of_world(&mut self, step: Step) {
         match step {
             Step::Execute(n, fails) => {

@@ -13,7 +13,7 @@ use rdmabox::{Key, SessionOptions};
 
 use rstore::cli::StatusOptions;
 
-/// Options of sessions with the key of the command line.
+/// Returns options of sessions with the key of the command line.
 pub(crate) fn session(options: &StatusOptions) -> Result<SessionOptions, Box<dyn Error>> {
     let mut session = SessionOptions::default();
     session.key = options.key.as_deref().map(Key::load).transpose()?;

@@ -28,7 +28,7 @@ fn page_rank_on_partitions_has_the_ranks_of_one_process() {
     }
 }
 
-/// Lengths of shortest paths with edges of weight 1, by breadth-first search.
+/// Returns the lengths of shortest paths with edges of weight 1, by breadth-first search.
 fn distances(graph: &Csr, from: u32) -> Vec<Option<u64>> {
     let mut found = vec![None; graph.vertices() as usize];
     found[from as usize] = Some(0);

@@ -61,6 +61,9 @@ impl IbvPd {
         &self.core
     }
 
+    /// Registers a range of memory at the device. Fails if it is longer than the device permits.
+    /// The device does not learn of an empty range.
+    ///
     /// # Safety
     /// The range stays mapped until the handle is dropped.
     unsafe fn add(

@@ -34,7 +34,7 @@ pub(super) struct Event {
 }
 
 impl Ord for Event {
-    /// The earliest event is the greatest, for a heap.
+    /// Orders the earliest event as the greatest, for a heap.
     fn cmp(&self, other: &Event) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }

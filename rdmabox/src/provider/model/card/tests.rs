@@ -13,8 +13,8 @@ fn card() -> Card {
     Card::new(CardParameters::cx3().values)
 }
 
-/// Threads that keep `depth` requests outstanding each, on queue pairs in turn. A thread needs the
-/// host's time for each request. Returns requests per second.
+/// Runs threads that keep `depth` requests outstanding each, on queue pairs in turn. A thread needs
+/// the host's time for each request. Returns requests per second.
 fn closed_loop(threads: u64, depth: u64, queue_pairs: usize, window: u64) -> f64 {
     let mut card = card();
     let peer = card.add_peer();
@@ -94,8 +94,8 @@ fn four_queue_pairs_have_their_peak_at_seven_threads_which_a_window_keeps() {
     assert!(at_peak.last().unwrap() > &(1.2 * four.last().unwrap()), "{at_peak:?} {four:?}");
 }
 
-/// Completion times of requests that are posted as fast as the card takes them, in millions per
-/// second.
+/// Posts requests as fast as the card takes them, at most 32 in flight. Returns the completions, in
+/// millions per second.
 fn rate(queue_pairs: usize, request: impl Fn(u64) -> CardRequest) -> f64 {
     let mut card = card();
     let peer = card.add_peer();

@@ -133,9 +133,9 @@ fn later() -> Instant {
     now() + Duration::from_secs(1)
 }
 
-/// Every waiting thread is served, by itself or by another, and each leader passes the token.
-/// Catches a thread that parks although no thread polls: a missed entry, a missed token, or a
-/// wrong choice of waiter.
+/// Checks that every waiting thread is served, by itself or by another, and that each leader passes
+/// the token. Catches a thread that parks although no thread polls: a missed entry, a missed token,
+/// or a wrong choice of waiter.
 fn all_waiters_are_served(waiting: usize) {
     let shared = Shared::new();
     let run = |shared: Arc<Shared>| {

@@ -107,6 +107,8 @@ impl PendingCall {
 impl Future for PendingCall {
     type Output = Result<Vec<u8>, RequestError>;
 
+    /// Returns the reply of the call if it is there, or registers the waker.
+    ///
     /// # Panics
     /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

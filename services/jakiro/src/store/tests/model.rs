@@ -219,7 +219,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Keys of 1, 32, 63, ... bytes.
+/// Returns the name of a key: 1, 32, 63, ... bytes.
 fn name(number: u8) -> Vec<u8> {
     vec![b'a' + number; 1 + 31 * usize::from(number)]
 }

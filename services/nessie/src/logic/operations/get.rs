@@ -43,7 +43,8 @@ impl Get {
         Get { key: key.into(), scan: Scan::new(Order::Down, &place), place, phase: Phase::Scan }
     }
 
-    /// The slot of the lowest rank was read last, so no second look at it is needed.
+    /// Returns the position of the last slot. The slot of the lowest rank was read last, so no
+    /// second look at it is needed.
     fn last(&self) -> Option<usize> {
         Some(self.scan.seen.len() - 1)
     }

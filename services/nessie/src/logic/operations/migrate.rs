@@ -89,7 +89,8 @@ impl Migrate {
         self.order.destination_word.replace(cx.fields(), self.copy().entry, self.order.filter)
     }
 
-    /// The name of the copy tells this clear from the clear of a DELETE or a PUT.
+    /// Returns the cleared word of the source slot. The name of the copy tells this clear from the
+    /// clear of a DELETE or a PUT.
     fn cleared(&self, cx: &Context<'_>) -> Word {
         self.order.source_word.clear(cx.fields(), self.copy().entry)
     }

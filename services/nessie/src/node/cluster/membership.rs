@@ -70,6 +70,8 @@ impl Membership {
         self.begun.elapsed().as_nanos() as u64 + 1
     }
 
+    /// Checks that this node may serve.
+    ///
     /// # Errors
     /// [`NessieError::Condemned`] and [`NessieError::NoMajority`]: this node may not serve.
     pub(crate) fn check(&self) -> Result<(), NessieError> {

@@ -127,7 +127,8 @@ impl Driver {
         Ok(Answer::Words(words))
     }
 
-    /// A READ of mapped memory takes less time than the bookkeeping of several hosts.
+    /// Returns true unless the memory of all slots is mapped. A READ of mapped memory takes less
+    /// time than the bookkeeping of several hosts.
     fn is_worth_across(&self, slots: &PerSlot<Slot>) -> bool {
         let is_mapped = |slot: &Slot| {
             self.peer(slot.node)

@@ -23,6 +23,9 @@ use crate::{
 const STUCK: Duration = Duration::from_secs(30);
 
 impl Store {
+    /// Moves the values of this joined node to other nodes, then resigns. Blocks until all values
+    /// are moved.
+    ///
     /// # Errors
     /// As for [`Node::leave`](crate::Node::leave).
     pub(in crate::node) fn leave(&self) -> Result<(), NessieError> {

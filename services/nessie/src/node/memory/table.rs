@@ -50,7 +50,7 @@ impl Layout {
         self.data() + (offset as usize - 1) * self.stride
     }
 
-    /// Bytes of a node with this number of entries.
+    /// Returns the bytes of a node with this number of entries.
     pub(crate) fn len(self, entries: u32) -> usize {
         self.data() + entries as usize * self.stride
     }

@@ -29,7 +29,7 @@ fn migrate(from: usize, to: usize) -> Task {
     Task::Migrate { key: KEY, from, to }
 }
 
-/// Keys in slots of two nodes: the ranks of each name slots 0, 1, ...
+/// Returns the places of keys in slots of two nodes. The ranks of each key name slots 0, 1, ...
 fn table(ranks: &[&[u32]], fields: Fields) -> Table {
     let place = |(filter, ranks): (u16, &&[u32])| Place {
         slots: ranks.iter().map(|slot| Slot { node: (slot % 2) as u16, number: slot / 2 }).collect(),
@@ -38,7 +38,7 @@ fn table(ranks: &[&[u32]], fields: Fields) -> Table {
     Table { places: (0..).zip(ranks).map(place).collect(), fields }
 }
 
-/// The key has slots 0, 1 and 2, and the other key slots 0 and 2.
+/// Returns a scenario in which the key has slots 0, 1 and 2, and the other key slots 0 and 2.
 fn three_slots(setup: &[Task], clients: &[&[Task]]) -> Scenario {
     Scenario {
         table: table(&[&[0, 1, 2], &[0, 2]], Fields::new(2, 3)),
@@ -50,7 +50,7 @@ fn three_slots(setup: &[Task], clients: &[&[Task]]) -> Scenario {
     }
 }
 
-/// The key has slots 0 and 1, and the other key slots 0 and 2.
+/// Returns a scenario in which the key has slots 0 and 1, and the other key slots 0 and 2.
 fn two_slots(setup: &[Task], clients: &[&[Task]]) -> Scenario {
     Scenario { table: table(&[&[0, 1], &[0, 2]], Fields::new(2, 3)), ..three_slots(setup, clients) }
 }
@@ -75,7 +75,7 @@ fn fails(name: &str, scenario: Scenario) {
     }
 }
 
-/// The value is in the slot of rank 1.
+/// Returns the tasks that put the value in the slot of rank 1.
 fn low() -> Vec<Task> {
     vec![put(1), migrate(0, 1)]
 }
@@ -133,8 +133,9 @@ fn a_slot_that_becomes_free() {
     passes("a PUT and a GET", two_slots(&full, &[&[put(2), get()], clear, &[get()]]));
 }
 
-/// A PUT reads its own entry, which another PUT then replaces. A MIGRATE carries the new
-/// entry to the slot that the first PUT reads next. The other key makes the first PUT read again.
+/// Returns a scenario in which a PUT reads its own entry, which another PUT then replaces. A
+/// MIGRATE carries the new entry to the slot that the first PUT reads next. The other key makes the
+/// first PUT read again.
 fn replaced_and_moved() -> Scenario {
     let occupied = [Task::Do(Order::Put(OTHER, 9))];
     let client = [Task::Do(Order::Delete(OTHER)), put(3), migrate(0, 1), get()];

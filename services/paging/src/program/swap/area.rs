@@ -100,7 +100,7 @@ impl Area {
         Ok(Area { size, device, mount })
     }
 
-    /// Bytes of the area, with its header.
+    /// Returns the bytes of the area, with its header.
     pub(super) fn size(&self) -> u64 {
         self.size
     }

@@ -65,7 +65,7 @@ fn sharing() -> Vec<u8> {
     ])
 }
 
-/// Space: fallocate, holes, zeroes and copies.
+/// Returns requests that change space: fallocate, holes, zeroes and copies.
 fn extents() -> Vec<u8> {
     of(&[
         (0, create(b"a")),
@@ -125,7 +125,7 @@ fn locks() -> Vec<u8> {
     ])
 }
 
-/// Names: links, renames, listings and special files.
+/// Returns requests that change names: links, renames, listings and special files.
 fn names() -> Vec<u8> {
     let mkdir = |name| Request::Mkdir { parent: PARENT, name, perm: 0o755, umask: UMASK, uid: UID, gid: GID };
     let rename = |new_name, flags, whiteout| Request::Rename {
@@ -165,7 +165,7 @@ fn names() -> Vec<u8> {
     ])
 }
 
-/// Extended attributes in parts, and a session that attaches again.
+/// Returns requests for extended attributes in parts, and a session that attaches again.
 fn xattrs() -> Vec<u8> {
     let set = |value| Request::SetXattr {
         ino: 2,

@@ -178,8 +178,8 @@ impl QueuePair for SoftQp {
         self.link.get().is_some_and(|link| link.peer.is_some())
     }
 
-    /// The posting thread copies mapped memory, or writes to a socket. More sockets would
-    /// cost the same writes, and the peer more reads.
+    /// Returns false. The posting thread copies mapped memory, or writes to a socket. More sockets
+    /// would cost the same writes, and the peer more reads.
     fn works_beside_others(&self) -> bool {
         false
     }

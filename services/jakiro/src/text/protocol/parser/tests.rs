@@ -126,7 +126,7 @@ fn counters_and_other_commands_follow_each_other() {
     assert_eq!(all(b"incr n 3 noreply\r\ntouch n 0\r\nstats\r\n"), wanted);
 }
 
-/// Texts that look like commands, and other bytes.
+/// Returns texts that look like commands, and other bytes.
 fn input() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof!["[0-9]{1,3}", "-?[0-9]{1,12}"];
     let line = (

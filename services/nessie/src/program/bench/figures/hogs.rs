@@ -63,7 +63,7 @@ fn load(cli: &Cli, gets: u32, compute: u32) -> Load {
     Load { keys: Keys::Uniform(cli.keys), gets, value: vec![8; cli.value], compute }
 }
 
-/// Figures 2 and 7.
+/// Measures and prints figures 2 and 7.
 pub(super) fn hogs(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let pair = Pair::start(cli)?;
     let time = Duration::from_millis(cli.cell_ms);

@@ -34,7 +34,7 @@ fn table(title: &str, header: &[&str]) -> io::Result<Table> {
     Ok(table)
 }
 
-/// Thousands of operations per second.
+/// Formats a rate as thousands of operations per second.
 fn thousands(rate: f64) -> String {
     format!("{:.1}", rate / 1000.0)
 }

@@ -49,7 +49,7 @@ fn copy(cli: &Cli) -> Cli {
     Cli { figure: Vec::new(), role: None, ..*cli }
 }
 
-/// Reads of lent memory.
+/// Measures READs of `bytes` bytes of lent memory. Returns their number per second.
 fn reads(over: Over, bytes: usize, time: Duration) -> Result<f64, Box<dyn Error>> {
     let host = MemoryServer::listen(
         &[

@@ -52,7 +52,7 @@ pub(in crate::targets) fn requests(bytes: &[u8]) {
     (0..4).for_each(|session| executor.end_session(session));
 }
 
-/// A client understands each reply.
+/// Checks that a client understands each reply.
 fn check(request: &Request<'_>, reply: &mut Vec<u8>) {
     match request {
         Request::GetMany { .. } => match Entries::decode(reply) {
