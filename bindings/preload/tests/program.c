@@ -18,6 +18,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -616,6 +617,23 @@ static void test_copying(void) {
     CHECK(close(from) == 0 && close(to) == 0 && close(pair[0]) == 0 && close(pair[1]) == 0);
 }
 
+/* Calls that name their descriptors to the kernel, without a function of libc for them. */
+static void test_system_calls(void) {
+    int to = open_new("called", O_RDWR), ends[2], pair[2];
+    char got[11];
+    fill(to, 3), warm(to);
+    expect_line(to, 0);
+    CHECK(pipe(ends) == 0 && write(ends[1], "spliced by\n", 11) == 11);
+    CHECK(syscall(SYS_splice, ends[0], NULL, to, NULL, sizeof got, 0) == 11);
+    CHECK(lseek(to, 0, SEEK_CUR) == 22 && pread(to, got, 11, 11) == 11);
+    CHECK(memcmp(got, "spliced by\n", 11) == 0);
+    expect_line(to, 2);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    CHECK(sendmmsg(pair[0], NULL, 1, 0) == -1 && errno == EFAULT);
+    CHECK(close(to) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+    CHECK(close(pair[0]) == 0 && close(pair[1]) == 0);
+}
+
 static void test_times(void) {
     int fd = open_new("times", O_RDWR);
     fill(fd, 10), warm(fd);
@@ -716,6 +734,7 @@ int main(int count, char **args) {
         {"mappings", test_mappings}, {"others", test_others},     {"unlinked", test_unlinked},
         {"errors", test_errors},     {"limit", test_limit},       {"streams", test_streams},
         {"copying", test_copying},   {"times", test_times},       {"threads", test_threads},
+        {"system calls", test_system_calls},
         {"signals", test_signals},   {"closing", test_closing},   {"models", test_models},
     };
     for (size_t at = 0; at < sizeof tests / sizeof *tests; at++) {

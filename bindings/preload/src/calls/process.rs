@@ -18,6 +18,9 @@ use crate::{next, process};
 
 type Args = *const *const c_char;
 
+/// The most messages of one `sendmmsg` (the kernel's UIO_MAXIOV).
+const MOST_MESSAGES: c_uint = 1024;
+
 /// Exports functions that run a statement, and then are libc's.
 macro_rules! after {
     ($before:stmt => $($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
@@ -77,8 +80,10 @@ unsafe fn send(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
 /// # Safety
 /// As for `sendmmsg` of libc.
 unsafe fn send_several(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    // The kernel reads no more of them, and answers EFAULT for NULL.
+    let read = if messages.is_null() { 0 } else { count.min(MOST_MESSAGES) };
     if process::state().is_some() {
-        for at in 0..count as usize {
+        for at in 0..read as usize {
             // SAFETY: as the caller promises.
             unsafe { give_back_sent(&raw const (*messages.add(at)).msg_hdr) };
         }

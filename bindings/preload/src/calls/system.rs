@@ -40,7 +40,7 @@ export! {
 }
 
 /// System calls that use the offset of a descriptor, or its number, in their first argument.
-const OF_FIRST: [c_long; 14] = [
+const OF_FIRST: [c_long; 10] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -50,11 +50,7 @@ const OF_FIRST: [c_long; 14] = [
     libc::SYS_pwritev2,
     libc::SYS_fcntl,
     libc::SYS_dup,
-    libc::SYS_dup3,
     libc::SYS_close,
-    libc::SYS_mmap,
-    libc::SYS_splice,
-    libc::SYS_execveat,
 ];
 
 /// Makes a plain system call. Carries `copy_file_range`, and prepares the calls that
@@ -80,13 +76,12 @@ fn before_call(number: c_long, args: [usize; 5]) {
         libc::SYS_clone | libc::SYS_clone3 => process::turn_off(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork | libc::SYS_vfork => process::turn_off(),
-        libc::SYS_execve => process::give_offsets_back(),
+        libc::SYS_execve | libc::SYS_execveat => process::give_offsets_back(),
         libc::SYS_close_range => process::turn_off(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => leave(&args[..2]),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_sendfile => leave(&args[..2]),
-        libc::SYS_dup3 => leave(&args[..2]),
+        libc::SYS_sendfile | libc::SYS_dup3 => leave(&args[..2]),
+        libc::SYS_splice => leave(&[args[0], args[2]]),
         libc::SYS_mmap => leave(&args[4..]),
         number if OF_FIRST.contains(&number) => leave(&args[..1]),
         _ => {}
