@@ -30,6 +30,10 @@ use crate::{
     verbs::{WcStatus, WorkCompletion},
 };
 
+/// Bytes of WRITEs that a polling thread copies to the pool at once, before it polls again: long
+/// against a poll, and short against the time of a request on the wire.
+const MOST_COPIED: u64 = 64 << 10;
+
 impl Runtime {
     /// Waits for a ticket that the calling thread owns, until its timeout. Then it fails the lanes
     /// that hold requests of the ticket, so that their memory is free. It withdraws the unposted
@@ -110,15 +114,17 @@ impl Runtime {
     }
 
     /// Finishes the requests that the completions report, and posts the requests that were left in
-    /// the merge queue. Called in every poll, and once more by a thread that stops to poll.
+    /// the merge queue. Called in every poll, and once more by a thread that stops to poll. A
+    /// thread that polls leaves a part of long copies to its next poll, because completions of
+    /// other threads' requests wait for that.
     pub(crate) fn dispatch(&self, wcs: &[WorkCompletion]) {
         if wcs.is_empty() {
-            return self.drain();
+            return self.drain_within(MOST_COPIED);
         }
         // Requests that callbacks start leave as one list.
         self.together(|| self.finish_taken(|finished| self.take_completed(wcs, finished)));
-        self.resume();
-        self.drain();
+        self.resume_within(MOST_COPIED);
+        self.drain_within(MOST_COPIED);
     }
 
     /// Takes the finished requests out of the lanes' queues.
@@ -143,10 +149,16 @@ impl Runtime {
 
     /// Retries the requests that wait for room, for the window or for a write in flight.
     pub(crate) fn resume(&self) {
+        self.resume_within(u64::MAX);
+    }
+
+    /// Retries requests as [`resume`](Self::resume) does. After copies of `most_copied` bytes in a
+    /// direction it leaves the rest to the thread that polls, if there is one.
+    fn resume_within(&self, most_copied: u64) {
         let stalled = [READ, WRITE].map(|direction| self.directions[direction].is_stalled());
         for direction in [READ, WRITE] {
             if stalled[direction] {
-                self.flush(direction);
+                self.flush_within(direction, most_copied);
             }
         }
     }

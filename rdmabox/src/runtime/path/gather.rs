@@ -77,17 +77,23 @@ impl Runtime {
     }
 
     /// Returns true if a thread polls, and drains the queue in every poll.
-    fn is_polled(&self) -> bool {
+    pub(super) fn is_polled(&self) -> bool {
         self.service.polls.load(Ordering::SeqCst) || self.cq_waiters.iter().any(CqWaiters::is_polled)
     }
 
     /// Posts the requests that were left in the merge queues.
     pub(crate) fn drain(&self) {
+        self.drain_within(u64::MAX);
+    }
+
+    /// Posts the requests that were left in the merge queues. After copies of `most_copied` bytes
+    /// in a direction it leaves the rest to the thread that polls, if there is one.
+    pub(crate) fn drain_within(&self, most_copied: u64) {
         let mut any = false;
         for direction in [READ, WRITE] {
             if self.gathering.take(direction) {
                 any = true;
-                self.flush(direction);
+                self.flush_within(direction, most_copied);
             }
         }
         if any {

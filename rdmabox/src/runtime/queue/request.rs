@@ -86,6 +86,8 @@ pub(crate) struct Combiner {
     kept: Vec<Pending>,
     /// True if the last attempt ended because a lane or the window had no room.
     pub(crate) waits: bool,
+    /// Bytes that this thread may still copy to the pool before it has to poll.
+    pub(crate) copies_left: u64,
 }
 
 impl Combiner {

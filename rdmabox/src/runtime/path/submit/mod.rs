@@ -164,6 +164,12 @@ impl Runtime {
     /// Makes sure that the queue is combined after this call began, by this thread or by the
     /// current combiner. If the turn to take room passes, the other direction is combined as well.
     pub(crate) fn flush(&self, direction: usize) {
+        self.flush_within(direction, u64::MAX);
+    }
+
+    /// Combines as [`flush`](Self::flush) does. After copies of `most_copied` bytes it leaves the
+    /// rest to the thread that polls, if there is one.
+    pub(crate) fn flush_within(&self, direction: usize, most_copied: u64) {
         let (mut next, mut shift) = (direction, Shift::default());
         loop {
             let mut passed = false;
@@ -171,6 +177,7 @@ impl Runtime {
             self.gathering.take(next);
             self.directions[next].flush(|guard| {
                 guard.collect(|combiner| &mut combiner.backlog);
+                guard.state().copies_left = most_copied;
                 if self.is_dead() {
                     let failed = guard.state().take(&self.writes, |_| true);
                     guard.unlocked(|| self.fail_pending(failed, &RequestError::Disconnected));
@@ -249,6 +256,14 @@ impl Runtime {
                 self.post(batch);
             }
             guard.collect(|combiner| &mut combiner.backlog);
+            if guard.state().copies_left == 0 && !guard.state().is_empty() {
+                if self.gathering.leave(direction, || self.is_polled()) {
+                    return passed;
+                }
+                // No thread polls any more, so this thread posts the rest.
+                self.gathering.take(direction);
+                guard.state().copies_left = u64::MAX;
+            }
             if shift.count_post(now) && !guard.state().is_empty() {
                 // A thread that waits for its own requests gains nothing.
                 if guard.state().tickets().any(|ticket| ticket.is_owned_by_current_thread()) {

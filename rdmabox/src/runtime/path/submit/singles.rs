@@ -52,8 +52,12 @@ impl Runtime {
         let mut waits = !turns.may_take(direction);
         let room = if waits { 0 } else { lane.room() };
         let share = self.share_of(direction, lane, &combiner.plan, first);
+        let (mut copied, copies_left) = (0, combiner.copies_left);
         for wr in combiner.plan.wrs[first..].iter().take(room.min(share)) {
             bytes = bytes.saturating_add(wr.len);
+            if admitted > 0 && copied >= copies_left {
+                break;
+            }
             cut = admitted > 0 && bytes > most;
             if cut || admitted > 0 && bytes > half {
                 break;
@@ -63,7 +67,11 @@ impl Runtime {
                 break;
             }
             admitted += 1;
+            if direction == WRITE && wr.staged {
+                copied += wr.len;
+            }
         }
+        combiner.copies_left = copies_left.saturating_sub(copied);
         let waits_for_window = waits;
         // Another thread may have taken the places since the choice of the lane.
         waits |= room == 0;
@@ -172,7 +180,8 @@ impl Runtime {
             let wrs = first..first + count;
             attempt.batch = Some(Batch::singles(self, lane, direction == WRITE, plan, wrs, picked));
             first += count;
-            if first == plan.wrs.len() || combiner.waits || !self.may_go_on(direction, &combiner.plan) {
+            let is_over = first == plan.wrs.len() || combiner.waits || combiner.copies_left == 0;
+            if is_over || !self.may_go_on(direction, &combiner.plan) {
                 break;
             }
             let Some(next) = self.lane_with_room(1, small) else { break };

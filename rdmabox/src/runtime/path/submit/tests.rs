@@ -6,6 +6,7 @@ use std::{
     collections::VecDeque,
     sync::{
         OnceLock, Weak,
+        atomic::AtomicUsize,
         mpsc::{Receiver, Sender, channel},
     },
     thread,
@@ -77,23 +78,35 @@ fn runtime_on(
 /// Returns a runtime with a window of `window` bytes, and merged requests of up to `max_merge`.
 fn runtime_with_window(
     lanes: Vec<Arc<dyn QueuePair>>,
-    (pd, cq): (Arc<dyn ProtectionDomain>, Arc<dyn CompletionQueue>),
+    device: (Arc<dyn ProtectionDomain>, Arc<dyn CompletionQueue>),
     (window, max_merge): (u64, u64),
 ) -> (Arc<Runtime>, Sender<Arc<dyn QueuePair>>) {
+    runtime_with_pool(lanes, device, (window, max_merge), (1, 0))
+}
+
+/// Returns a runtime whose pool has `blocks` blocks of 4 KiB, for requests of up to
+/// `stage_threshold` bytes.
+fn runtime_with_pool(
+    lanes: Vec<Arc<dyn QueuePair>>,
+    (pd, cq): (Arc<dyn ProtectionDomain>, Arc<dyn CompletionQueue>),
+    (window, max_merge): (u64, u64),
+    (blocks, stage_threshold): (usize, u64),
+) -> (Arc<Runtime>, Sender<Arc<dyn QueuePair>>) {
     let (replace, replacements) = channel();
-    let memory = Arc::new(Memory::private(4096).unwrap());
+    let pool_len = blocks * 4096;
+    let memory = Arc::new(Memory::private(pool_len).unwrap());
     let runtime = Runtime::new(RuntimeInit {
         cqs: vec![cq],
         lanes,
         link: Box::new(TestLink(parking_lot::Mutex::new(replacements))),
-        pool_mr: pd.register(&memory, 0, 4096, Access::LOCAL_WRITE).unwrap(),
+        pool_mr: pd.register(&memory, 0, pool_len as u64, Access::LOCAL_WRITE).unwrap(),
         pool: PreMrPool::new(memory, 4096),
         registrations: Arc::new(RegistrationCache::new(Arc::clone(&pd), RegistrationLimits::default())),
         pd,
         admission: Admission::new(Arc::new(StaticWindow::new(window))),
         stats: Arc::default(),
         batch: BatchMode::Hybrid,
-        stage_threshold: 0,
+        stage_threshold,
         signal_interval: 0,
         max_msg_sz: 4096,
         max_merge,
@@ -297,6 +310,40 @@ fn a_list_takes_half_of_the_window() {
     runtime.begin(false, 7, requests, &ticket, WaitedBy::Caller);
     drop(Started::new(Arc::clone(&runtime), ticket, lent));
     assert_eq!(*lists.lock(), [4, 3]);
+    runtime.fail();
+}
+
+/// Catches a thread that copies all queued WRITEs to the pool before it polls again: completions of
+/// other threads wait meanwhile.
+#[test]
+fn a_polling_thread_copies_a_bounded_number_of_bytes_at_once() {
+    const PAGE: usize = 4096;
+    const COUNT: usize = 40;
+    let posted = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&posted);
+    let post = move |list: &[SendWr<'_>]| {
+        seen.fetch_add(list.len(), Ordering::Relaxed);
+        Ok(())
+    };
+    let lane: Arc<dyn QueuePair> = Arc::new(StubQp::new(post).places(2 * COUNT));
+    let (runtime, _) = runtime_with_pool(vec![lane], device(), (u64::MAX, PAGE as u64), (COUNT, PAGE as u64));
+    let (ticket, count) = runtime.take_idle(COUNT, runtime.timeout());
+    let lent = Lent::new(vec![0; COUNT * PAGE], count);
+    let remote = |number: u64| RemoteAddr { addr: number << 20, rkey: 1 };
+    runtime.queue(true, COUNT, (0..).map(remote).zip(lent.lend(PAGE)), &ticket);
+    drop(Started::new(Arc::clone(&runtime), ticket, lent));
+    runtime.gathering.leave(WRITE, || true);
+    runtime.service.polls.store(true, Ordering::SeqCst);
+    let mut after_polls = Vec::new();
+    for _ in 0..2 {
+        runtime.dispatch(&[]);
+        after_polls.push(posted.load(Ordering::Relaxed));
+    }
+    assert_eq!(after_polls, [16, 32]);
+    // A thread that stops to poll leaves none.
+    runtime.service.polls.store(false, Ordering::SeqCst);
+    runtime.dispatch(&[]);
+    assert_eq!(posted.load(Ordering::Relaxed), COUNT);
     runtime.fail();
 }
 
