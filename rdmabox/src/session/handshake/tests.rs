@@ -1,6 +1,7 @@
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -358,6 +359,7 @@ proptest! {
         how in 0..3,
     ) {
         let key = key("k", 1);
+        let (arrives, is_followed) = (AtomicBool::new(false), AtomicBool::new(false));
         let (client, host) = through(&key, Some(&key.secret), |this, seen| {
             let mut bytes = unchanged(this, seen);
             if this == number {
@@ -367,14 +369,21 @@ proptest! {
                     1 => bytes.truncate(at),
                     _ => bytes = [&bytes[..at], &bytes].concat(),
                 }
+                // By chance its last byte is the same as its first one, and it arrives twice.
+                let sent = unchanged(this, seen);
+                arrives.store(bytes.starts_with(&sent), Ordering::Relaxed);
+                is_followed.store(bytes.len() > sent.len(), Ordering::Relaxed);
             }
             bytes
         });
-        let unharmed = how == 2 && at.index([112, 48, 48, 72, 48][number]) == 0;
+        let (arrives, is_followed) = (arrives.into_inner(), is_followed.into_inner());
+        // Bytes behind a message harm the next one to the same side, if there is one.
+        let client_gets_all = arrives && (!is_followed || [2, 4].contains(&number));
         let client_is_content = client.is_ok_and(|(answer, _)| answer.ok);
-        prop_assert_eq!(client_is_content, unharmed);
+        prop_assert_eq!(client_is_content, client_gets_all);
         if number < 3 {
-            prop_assert_eq!(host.is_ok_and(|secret| secret.is_some()), unharmed);
+            let host_gets_all = arrives && (!is_followed || number > 0);
+            prop_assert_eq!(host.is_ok_and(|secret| secret.is_some()), host_gets_all);
         }
     }
 
