@@ -2,7 +2,7 @@
 //!
 //! Every subject runs on the software device: over mapped memory, TCP, and TLS, each progressed
 //! by the engine and by the callers. Subjects that any device has to pass also run on the modelled
-//! card, over mapped memory and over TCP, with a dilation of 1, and on the machine's RDMA device.
+//! card, over mapped memory and over TCP, with a dilation of 50, and on the machine's RDMA device.
 //! The tests of the RDMA device are ignored by default (`--include-ignored`), so that a run without
 //! a device does not report them as passed. `ci/rdma-vm` runs them.
 //!
