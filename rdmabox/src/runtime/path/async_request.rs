@@ -20,7 +20,7 @@ use crate::{
     memory::{Lent, LoanCount},
     runtime::{
         path::WaitedBy,
-        queue::GroupOp,
+        queue::{CopyBudget, GroupOp},
         state::Runtime,
         wait::{CqWaiter, Notice, Ticket, in_callback},
     },
@@ -119,7 +119,7 @@ impl<B> Started<B> {
     fn unplug(&mut self) {
         self.runtime.flush_plug();
         if std::mem::take(&mut self.is_plugged) && !self.is_done() && self.ticket.unsettled_cq().is_none() {
-            self.runtime.flush_directions([true; 2]);
+            self.runtime.flush_directions([true; 2], &CopyBudget::unlimited());
         }
     }
 

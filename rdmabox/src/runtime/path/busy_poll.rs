@@ -12,7 +12,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    runtime::{state::Runtime, wait::in_callback},
+    runtime::{queue::CopyBudget, state::Runtime, wait::in_callback},
     sync::{
         atomic::{Ordering, fence},
         now, spin_loop, yield_now,
@@ -118,7 +118,7 @@ impl Runtime {
                 progressed = true;
                 break;
             }
-            self.drain();
+            self.drain_within(&CopyBudget::of_a_poll());
             let mut found = 0;
             for (index, cq_waiters) in self.cq_waiters.iter().enumerate() {
                 if self.pollers[index].is_idle(index) {

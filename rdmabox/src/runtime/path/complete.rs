@@ -22,17 +22,13 @@ use crate::{
     error::RequestError,
     runtime::{
         lane::{Finished, Kind, Member, PostedWr, QpGeneration, lane_of},
-        queue::{READ, WRITE},
+        queue::{CopyBudget, READ, WRITE},
         state::Runtime,
         wait::{CqWaiter, Notice, Ticket, WaitOutcome, as_callback},
     },
     sync::{atomic::Ordering, now, park_timeout},
     verbs::{WcStatus, WorkCompletion},
 };
-
-/// Bytes of WRITEs that a polling thread copies to the pool at once, before it polls again: long
-/// against a poll, and short against the time of a request on the wire.
-const MOST_COPIED: u64 = 64 << 10;
 
 impl Runtime {
     /// Waits for a ticket that the calling thread owns, until its timeout. Then it fails the lanes
@@ -118,13 +114,14 @@ impl Runtime {
     /// thread that polls leaves a part of long copies to its next poll, because completions of
     /// other threads' requests wait for that.
     pub(crate) fn dispatch(&self, wcs: &[WorkCompletion]) {
+        let copies = CopyBudget::of_a_poll();
         if wcs.is_empty() {
-            return self.drain_within(MOST_COPIED);
+            return self.drain_within(&copies);
         }
         // Requests that callbacks start leave as one list.
-        self.together(|| self.finish_taken(|finished| self.take_completed(wcs, finished)));
-        self.resume_within(MOST_COPIED);
-        self.drain_within(MOST_COPIED);
+        self.together_within(&copies, || self.finish_taken(|finished| self.take_completed(wcs, finished)));
+        self.resume_within(&copies);
+        self.drain_within(&copies);
     }
 
     /// Takes the finished requests out of the lanes' queues.
@@ -149,16 +146,15 @@ impl Runtime {
 
     /// Retries the requests that wait for room, for the window or for a write in flight.
     pub(crate) fn resume(&self) {
-        self.resume_within(u64::MAX);
+        self.resume_within(&CopyBudget::unlimited());
     }
 
-    /// Retries requests as [`resume`](Self::resume) does. After copies of `most_copied` bytes in a
-    /// direction it leaves the rest to the thread that polls, if there is one.
-    fn resume_within(&self, most_copied: u64) {
+    /// Retries requests as [`resume`](Self::resume) does, within a budget.
+    fn resume_within(&self, copies: &CopyBudget) {
         let stalled = [READ, WRITE].map(|direction| self.directions[direction].is_stalled());
         for direction in [READ, WRITE] {
             if stalled[direction] {
-                self.flush_within(direction, most_copied);
+                self.flush_within(direction, copies);
             }
         }
     }

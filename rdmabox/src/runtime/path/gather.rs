@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::{
     runtime::{
-        queue::{READ, WRITE},
+        queue::{CopyBudget, READ, WRITE},
         state::Runtime,
         wait::CqWaiters,
     },
@@ -83,17 +83,17 @@ impl Runtime {
 
     /// Posts the requests that were left in the merge queues.
     pub(crate) fn drain(&self) {
-        self.drain_within(u64::MAX);
+        self.drain_within(&CopyBudget::unlimited());
     }
 
-    /// Posts the requests that were left in the merge queues. After copies of `most_copied` bytes
-    /// in a direction it leaves the rest to the thread that polls, if there is one.
-    pub(crate) fn drain_within(&self, most_copied: u64) {
+    /// Posts the requests that were left in the merge queues, within a budget
+    /// ([`flush_within`](Self::flush_within)).
+    pub(crate) fn drain_within(&self, copies: &CopyBudget) {
         let mut any = false;
         for direction in [READ, WRITE] {
             if self.gathering.take(direction) {
                 any = true;
-                self.flush_within(direction, most_copied);
+                self.flush_within(direction, copies);
             }
         }
         if any {

@@ -12,7 +12,10 @@
 
 use std::cell::Cell;
 
-use crate::{runtime::state::Runtime, sync::thread_local};
+use crate::{
+    runtime::{queue::CopyBudget, state::Runtime},
+    sync::thread_local,
+};
 
 thread_local! {
     static PLUGGED: Cell<PluggedRequests> = const { Cell::new(PluggedRequests { runtime: 0, directions: [false; 2] }) };
@@ -30,13 +33,14 @@ struct PluggedRequests {
 /// Flushes the plug when it is dropped, also on a panic.
 struct Plug<'a> {
     runtime: &'a Runtime,
+    copies: &'a CopyBudget,
     outer: PluggedRequests,
 }
 
 impl Drop for Plug<'_> {
     fn drop(&mut self) {
         let held = PLUGGED.with(|held| held.replace(self.outer));
-        self.runtime.flush_directions(held.directions);
+        self.runtime.flush_directions(held.directions, self.copies);
     }
 }
 
@@ -47,8 +51,13 @@ impl Runtime {
 
     /// Runs `start`, then posts the requests that this thread started in it.
     pub(crate) fn together<R>(&self, start: impl FnOnce() -> R) -> R {
+        self.together_within(&CopyBudget::unlimited(), start)
+    }
+
+    /// Runs `start` as [`together`](Self::together) does, and posts within a budget.
+    pub(super) fn together_within<R>(&self, copies: &CopyBudget, start: impl FnOnce() -> R) -> R {
         let own = PluggedRequests { runtime: self.address(), directions: [false; 2] };
-        let _together = Plug { runtime: self, outer: PLUGGED.with(|held| held.replace(own)) };
+        let _together = Plug { runtime: self, copies, outer: PLUGGED.with(|held| held.replace(own)) };
         start()
     }
 
@@ -62,7 +71,7 @@ impl Runtime {
         let held = PLUGGED.with(Cell::get);
         if held.runtime == self.address() {
             PLUGGED.with(|now| now.set(PluggedRequests { directions: [false; 2], ..held }));
-            self.flush_directions(held.directions);
+            self.flush_directions(held.directions, &CopyBudget::unlimited());
         }
     }
 
@@ -71,9 +80,9 @@ impl Runtime {
         PLUGGED.with(Cell::get).runtime == self.address()
     }
 
-    pub(super) fn flush_directions(&self, directions: [bool; 2]) {
+    pub(super) fn flush_directions(&self, directions: [bool; 2], copies: &CopyBudget) {
         for (direction, _) in directions.into_iter().enumerate().filter(|(_, some)| *some) {
-            self.flush(direction);
+            self.flush_within(direction, copies);
         }
     }
 

@@ -12,6 +12,8 @@
 //! # Concurrency
 //! Called from any thread. `combiner` is locked before `arrived`, which is a leaf.
 
+use std::ops::ControlFlow;
+
 use crate::sync::{
     Mutex, TryMutex, TryMutexGuard,
     atomic::{AtomicBool, AtomicU64, Ordering, fence},
@@ -50,20 +52,36 @@ impl<T, C> MergeQueue<T, C> {
     /// Makes sure that the queue is combined after this call began, by this thread or by the
     /// current combiner.
     pub(crate) fn flush(&self, mut combine: impl FnMut(&mut CombinerGuard<'_, T, C>)) {
+        self.flush_or_break(|guard| {
+            combine(guard);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Combines as [`flush`](Self::flush) does, until `combine` breaks. Returns true then: the
+    /// queue may have requests that other threads have left to this one, and the caller has to
+    /// have it flushed by a call that begins after this return.
+    pub(crate) fn flush_or_break(
+        &self,
+        mut combine: impl FnMut(&mut CombinerGuard<'_, T, C>) -> ControlFlow<()>,
+    ) -> bool {
         self.events.fetch_add(1, Ordering::AcqRel);
         // The count is raised before the lock is tried. A combiner releases the lock before it
         // reads the count.
         fence(Ordering::SeqCst);
         loop {
-            let Some(lock) = self.combiner.try_lock() else { return };
+            let Some(lock) = self.combiner.try_lock() else { return false };
             let seen = self.events.load(Ordering::Acquire);
             let mut guard = CombinerGuard { queue: self, guard: Some(lock) };
-            combine(&mut guard);
+            let outcome = combine(&mut guard);
             drop(guard);
+            if outcome.is_break() {
+                return true;
+            }
             // Threads that found the lock held have left their requests to this thread.
             fence(Ordering::SeqCst);
             if self.events.load(Ordering::Acquire) == seen {
-                return;
+                return false;
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Requests before they are posted: merge queues, and the objects that pass through them.
 
 mod batch;
+mod copy_budget;
 mod fences;
 mod gathering;
 mod idle_parts;
@@ -10,6 +11,7 @@ mod request;
 mod shift;
 
 pub(crate) use self::batch::{Batch, Ready};
+pub(crate) use self::copy_budget::CopyBudget;
 pub(crate) use self::fences::FenceTracker;
 pub(crate) use self::gathering::Gathering;
 pub(crate) use self::idle_parts::IdleParts;

@@ -86,7 +86,7 @@ pub(crate) struct Combiner {
     kept: Vec<Pending>,
     /// True if the last attempt ended because a lane or the window had no room.
     pub(crate) waits: bool,
-    /// Bytes that this thread may still copy to the pool before it has to poll.
+    /// Bytes that the combining thread may still copy to the pool before it has to poll.
     pub(crate) copies_left: u64,
 }
 
@@ -94,6 +94,11 @@ impl Combiner {
     /// Returns true if no request waits to be posted.
     pub(crate) fn is_empty(&self) -> bool {
         self.backlog.is_empty() && self.repeats.is_empty()
+    }
+
+    /// Returns true if requests wait that the combining thread may not copy before it has polled.
+    pub(crate) fn has_rest(&self) -> bool {
+        self.copies_left == 0 && !self.is_empty()
     }
 
     /// Returns the planned requests that were not posted to the head of the backlog.

@@ -17,7 +17,7 @@
 mod repeats;
 mod singles;
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
@@ -28,7 +28,7 @@ use crate::{
     runtime::{
         lane::{Kind, Lane},
         path::post::tracing::trace_queued,
-        queue::{Batch, Combiner, CombinerGuard, GroupOp, Pending, READ, Request, Shift, WRITE},
+        queue::{Batch, Combiner, CombinerGuard, CopyBudget, GroupOp, Pending, READ, Request, Shift, WRITE},
         state::Runtime,
         wait::Ticket,
     },
@@ -164,20 +164,19 @@ impl Runtime {
     /// Makes sure that the queue is combined after this call began, by this thread or by the
     /// current combiner. If the turn to take room passes, the other direction is combined as well.
     pub(crate) fn flush(&self, direction: usize) {
-        self.flush_within(direction, u64::MAX);
+        self.flush_within(direction, &CopyBudget::unlimited());
     }
 
-    /// Combines as [`flush`](Self::flush) does. After copies of `most_copied` bytes it leaves the
-    /// rest to the thread that polls, if there is one.
-    pub(crate) fn flush_within(&self, direction: usize, most_copied: u64) {
-        let (mut next, mut shift) = (direction, Shift::default());
+    /// Combines as [`flush`](Self::flush) does. If the budget is used up, it leaves the rest to the
+    /// thread that polls. If no thread polls, it goes on without a budget.
+    pub(crate) fn flush_within(&self, direction: usize, copies: &CopyBudget) {
+        let (mut next, mut shift, mut passed) = (direction, Shift::default(), false);
         loop {
-            let mut passed = false;
             // Requests that were left in the queue leave now.
             self.gathering.take(next);
-            self.directions[next].flush(|guard| {
+            let has_rest = self.directions[next].flush_or_break(|guard| {
                 guard.collect(|combiner| &mut combiner.backlog);
-                guard.state().copies_left = most_copied;
+                guard.state().copies_left = copies.left();
                 if self.is_dead() {
                     let failed = guard.state().take(&self.writes, |_| true);
                     guard.unlocked(|| self.fail_pending(failed, &RequestError::Disconnected));
@@ -185,8 +184,14 @@ impl Runtime {
                 } else if !self.ends_shift(next, &mut shift) {
                     passed |= self.combine(next, guard, &mut shift);
                 }
+                copies.set(guard.state().copies_left);
+                if guard.state().has_rest() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-            if !passed {
+            if has_rest && !self.gathering.leave(next, || self.is_polled()) {
+                copies.set(u64::MAX);
+                continue;
+            }
+            if !std::mem::take(&mut passed) {
                 return;
             }
             next = 1 - next;
@@ -256,13 +261,8 @@ impl Runtime {
                 self.post(batch);
             }
             guard.collect(|combiner| &mut combiner.backlog);
-            if guard.state().copies_left == 0 && !guard.state().is_empty() {
-                if self.gathering.leave(direction, || self.is_polled()) {
-                    return passed;
-                }
-                // No thread polls any more, so this thread posts the rest.
-                self.gathering.take(direction);
-                guard.state().copies_left = u64::MAX;
+            if guard.state().has_rest() {
+                return passed;
             }
             if shift.count_post(now) && !guard.state().is_empty() {
                 // A thread that waits for its own requests gains nothing.
@@ -347,8 +347,12 @@ impl Runtime {
             let Some(lane) = reserved.lane else { break };
             let Pending { request, ticket } = combiner.backlog.remove(0);
             let Request::Group(ops) = request else { break };
+            combiner.copies_left = combiner.copies_left.saturating_sub(bytes);
             let batch = attempt.batch.get_or_insert_with(|| Batch::of_groups(self, lane));
             batch.add_group(self, ops, &ticket, bytes);
+            if combiner.copies_left == 0 {
+                break;
+            }
         }
         attempt
     }

@@ -19,6 +19,9 @@ use crate::{
 
 use super::{Attempt, SMALL};
 
+/// Bytes that are planned for a byte that may be copied, so that adjacent requests still merge.
+const PLANNED_PER_COPIED: u64 = 4;
+
 /// The room that work requests of a plan got on a lane.
 struct Admitted {
     /// Number of work requests.
@@ -55,6 +58,7 @@ impl Runtime {
         let (mut copied, copies_left) = (0, combiner.copies_left);
         for wr in combiner.plan.wrs[first..].iter().take(room.min(share)) {
             bytes = bytes.saturating_add(wr.len);
+            // The rest waits for the next poll, and not for room: the other direction may take it.
             if admitted > 0 && copied >= copies_left {
                 break;
             }
@@ -148,9 +152,15 @@ impl Runtime {
     fn list_items(&self, direction: usize, most: usize, combiner: &mut Combiner) -> bool {
         combiner.items.clear();
         let writes = (direction == WRITE).then(|| self.writes.lock());
+        // Requests far beyond the budget for copies are planned after the next poll.
+        let mut bytes_left = combiner.copies_left.saturating_mul(PLANNED_PER_COPIED);
         for pending in combiner.backlog.iter().take(most) {
             let Request::Single { remote, loan } = &pending.request else { break };
             let len = loan.len() as u64;
+            if direction == WRITE && bytes_left == 0 {
+                break;
+            }
+            bytes_left = bytes_left.saturating_sub(len);
             if writes.as_ref().is_some_and(|writes| writes.overlaps(*remote, len)) {
                 // Later writes may not overtake this one: they might overlap it.
                 return true;

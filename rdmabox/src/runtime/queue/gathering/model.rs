@@ -1,6 +1,6 @@
 //! Loom models of the hand-over of left requests.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use super::*;
 use crate::{
@@ -98,6 +98,76 @@ fn a_request_left_to_a_ticking_thread_is_taken() {
     };
     check(None, move || join_all(&ticking(), 1, Session::tick));
     check(Some(2), move || join_all(&ticking(), 2, Session::tick));
+}
+
+impl Session {
+    /// Combines `most` requests, and leaves the rest to a thread that polls.
+    fn flush_within(&self, most: usize) {
+        let mut most = most;
+        loop {
+            self.gathering.take(0);
+            let has_rest = self.queue.flush_or_break(|guard| {
+                guard.collect(|(backlog, _)| backlog);
+                let (backlog, done) = guard.state();
+                let count = backlog.len().min(most);
+                done.extend(backlog.drain(..count));
+                most -= count;
+                if backlog.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            if !has_rest || self.gathering.leave(0, || self.polls.load(Ordering::SeqCst)) {
+                return;
+            }
+            most = usize::MAX;
+        }
+    }
+
+    /// Polls `polls` times, and combines one request after each poll.
+    fn poll_within(&self, polls: usize) {
+        let drain = || {
+            if self.gathering.take(0) {
+                self.flush_within(1);
+            }
+        };
+        self.polls.store(true, Ordering::Relaxed);
+        (0..polls).for_each(|_| drain());
+        self.polls.swap(false, Ordering::SeqCst);
+        drain();
+    }
+}
+
+/// Catches a rest that a polling thread leaves while it stops to poll, while another one takes it
+/// and finds the combiner's lock held, or while a thread queues a request and finds it held.
+#[test]
+fn the_rest_of_a_polling_thread_is_taken() {
+    let left = || {
+        let session = Arc::<Session>::default();
+        session.queue.push([0, 1].into_iter());
+        session.gathering.leave(0, || true);
+        session
+    };
+    check(Some(2), move || {
+        let session = left();
+        let other = {
+            let session = Arc::clone(&session);
+            go(move || {
+                session.queue.push(std::iter::once(2));
+                session.flush_within(usize::MAX);
+            })
+        };
+        session.poll_within(1);
+        other.join().unwrap();
+        session.assert_done(3);
+    });
+    check(Some(2), move || {
+        let session = left();
+        let other = {
+            let session = Arc::clone(&session);
+            go(move || session.poll_within(1))
+        };
+        session.poll_within(1);
+        other.join().unwrap();
+        session.assert_done(2);
+    });
 }
 
 impl Session {
