@@ -13,8 +13,9 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    BatchMode, Failed, Op, RemoteAddr, Session,
+    BatchMode, Failed, Op, ProviderKind, RemoteAddr, Session,
     admission::{AdmissionPolicy, LatencyWindow, LatencyWindowOptions},
+    provider::model::{CardParameters, ModelledCard, Timing},
 };
 
 use super::{offsets, on_each_that_posts_and_cards, on_four_threads, submit};
@@ -56,13 +57,15 @@ fn the_window_is_never_exceeded() {
 
 const MIB: usize = 1 << 20;
 
-/// Returns a fixture with memory for large requests that are posted.
+/// Runs a test of large requests that are posted: over each provider, and on a modelled card.
 fn on_each_with_memory(len: usize, test: impl Fn(Fixture)) {
-    for provider in providers() {
+    let on = |provider, card| {
         let mut f = Fixture::with_memory(provider, len);
-        f.options.direct = false;
+        (f.options.direct, f.options.card) = (false, card);
         test(f);
-    }
+    };
+    providers().into_iter().for_each(|provider| on(provider, None));
+    on(ProviderKind::Tcp, Some(ModelledCard::new(CardParameters::cx3(), Timing::Counts)));
 }
 
 #[test]

@@ -137,6 +137,18 @@ fn sessions_that_wait_get_a_share_of_the_window() {
     });
 }
 
+/// Catches a switch that a card or an RDMA device does not follow.
+#[test]
+fn sessions_on_a_device_count_alone_if_the_options_say_so() {
+    on_each_device(2, |mut fixtures| {
+        fixtures.iter_mut().for_each(|f| f.options.window_scope = WindowScope::Session);
+        let sessions: Vec<_> = fixtures.iter().map(Fixture::connect).collect();
+        let (first, second) = (&sessions[0], &sessions[1]);
+        first.write(base(first), &[1; 3 * PART]).unwrap();
+        assert_eq!((first.in_window(), second.in_window()), ((0, 3 * PART as u64), (0, 0)));
+    });
+}
+
 /// Catches the scope of the device where the documentation says the session.
 #[test]
 fn software_sessions_count_alone_by_default() {

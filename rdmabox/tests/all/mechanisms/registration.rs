@@ -1,8 +1,8 @@
 //! Tests of preMR, dynMR and inline data.
 
-use rdmabox::{ProviderKind, Session, provider::rdma, stats::StatsSnapshot};
+use rdmabox::{PreMrThreshold, ProviderKind, Session, provider::rdma, stats::StatsSnapshot};
 
-use super::{offsets, submit};
+use super::{offsets, on_each_that_posts_and_cards, submit};
 use crate::support::{at, base, on_each_that_posts, pattern};
 
 #[test]
@@ -10,7 +10,7 @@ fn the_threshold_decides_for_single_and_merged_requests() {
     on_each_that_posts(|mut f| {
         f.options.max_inline = 0;
         for threshold in [0u64, 1, 4096, 10_000, u64::MAX] {
-            f.options.pre_mr_threshold = rdmabox::PreMrThreshold::Bytes(threshold);
+            f.options.pre_mr_threshold = PreMrThreshold::Bytes(threshold);
             let session = f.connect();
             let base = base(&session);
             for write in [true, false] {
@@ -136,7 +136,7 @@ fn short_requests_beside_registered_memory_are_still_copied() {
     on_each_that_posts(|mut f| {
         f.options.max_inline = 0;
         for (threshold, work_requests, copied, registered) in [(8192, 2, 4096, 0), (4096, 1, 0, 4096)] {
-            f.options.pre_mr_threshold = rdmabox::PreMrThreshold::Bytes(threshold);
+            f.options.pre_mr_threshold = PreMrThreshold::Bytes(threshold);
             let session = f.connect();
             let base = base(&session);
             let own = session.buffer(4096).unwrap();
@@ -151,11 +151,33 @@ fn short_requests_beside_registered_memory_are_still_copied() {
     });
 }
 
+/// Catches a default that differs from the documented one: an RDMA device is measured, once. All
+/// else copies up to 4 KiB, with a modelled card as well.
+#[test]
+fn the_threshold_is_measured_by_default_over_rdma_only() {
+    on_each_that_posts_and_cards(|mut f| {
+        f.options.max_inline = 0;
+        let mut connect = |threshold| {
+            f.options.pre_mr_threshold = threshold;
+            f.connect()
+        };
+        let session = connect(PreMrThreshold::ByProvider);
+        let measured = connect(PreMrThreshold::Auto).pre_mr_threshold();
+        let is_measured = f.options.provider == Some(ProviderKind::Rdma);
+        let threshold = session.pre_mr_threshold();
+        assert_eq!(threshold, if is_measured { measured } else { 4096 });
+        let (base, len) = (base(&session), threshold as usize);
+        let took = [len, len + 1].map(|len| submit(&session, true, &[base], len));
+        let bytes = took.map(|took| (took.pre_mr_bytes, took.dyn_mr_bytes));
+        assert_eq!(bytes, [(threshold, 0), (0, threshold + 1)]);
+    });
+}
+
 #[test]
 fn a_measured_threshold_is_the_one_in_force() {
     on_each_that_posts(|mut f| {
         f.options.max_inline = 0;
-        f.options.pre_mr_threshold = rdmabox::PreMrThreshold::Auto;
+        f.options.pre_mr_threshold = PreMrThreshold::Auto;
         let session = f.connect();
         let base = base(&session);
         // The threshold depends on the machine, but never exceeds a block of the pool.
