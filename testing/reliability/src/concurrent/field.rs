@@ -187,10 +187,11 @@ impl<'a> Field<'a> {
             self.mounted.as_ref().map_or(Ok(()), |mounted| mounted.testbed.interrupted())?;
             let (mut done, killed) = self.perform_stage(stage, workers, kill);
             if let Some((mount, _)) = kill {
-                killed?;
+                let since = killed?;
                 run.kills += 1;
                 self.replace(mount, workers, name)?;
-                done.iter_mut().filter(|call| call.mount == mount).for_each(forget);
+                let ended = |call: &&mut Call| call.mount == mount && call.to >= since;
+                done.iter_mut().filter(ended).for_each(forget);
             }
             calls.extend(done);
         }
@@ -199,12 +200,13 @@ impl<'a> Field<'a> {
         Ok(calls)
     }
 
+    /// Performs a stage, and kills a client in it. Returns the calls, and the time of the kill.
     fn perform_stage(
         &mut self,
         stage: &[Task],
         workers: &mut [Worker],
         kill: Option<(usize, u64)>,
-    ) -> (Vec<Call>, Result<()>) {
+    ) -> (Vec<Call>, Result<u64>) {
         let clock = self.clock;
         let tasks_of = |number: usize| -> Vec<Task> {
             stage.iter().filter(|task| task.worker == number).copied().collect()
@@ -214,7 +216,7 @@ impl<'a> Field<'a> {
             .filter(|(_, tasks)| !tasks.is_empty())
             .collect();
         let barrier = Barrier::new(busy.len() + usize::from(kill.is_some()));
-        let mut killed = Ok(());
+        let mut killed = Ok(0);
         let mut calls = thread::scope(|scope| {
             let barrier = &barrier;
             let start = |(worker, tasks): (_, Vec<Task>)| {
@@ -228,7 +230,9 @@ impl<'a> Field<'a> {
             if let Some((mount, after)) = kill {
                 barrier.wait();
                 thread::sleep(Duration::from_micros(after));
-                killed = self.mounted.as_mut().map_or(Ok(()), |mounted| mounted.mounts[mount].kill());
+                let since = clock.elapsed().as_nanos() as u64;
+                let kill = |mounted: &mut Mounted<'_>| mounted.mounts[mount].kill();
+                killed = self.mounted.as_mut().map_or(Ok(()), kill).map(|()| since);
             }
             running.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect::<Vec<_>>()
         });
@@ -322,16 +326,12 @@ fn call(worker: &mut Worker, task: Task, clock: Instant) -> Call {
     }
 }
 
-/// Marks an operation whose client was killed. If it failed for that, it may take effect at any
-/// time. So may the rest of a write that tells a part of its length.
+/// Marks an operation whose client was killed before it returned. If it failed for that, it may
+/// take effect at any time.
 fn forget(call: &mut Call) {
     call.killed = true;
-    let is_part = matches!(call.op, Op::Write { .. }) && call.may_end_early();
-    let failed = matches!(call.outcome, Outcome::Failed(error) if KILLED.contains(&error));
-    if failed {
+    if matches!(call.outcome, Outcome::Failed(error) if KILLED.contains(&error)) {
         call.outcome = Outcome::Unknown;
-    }
-    if failed || is_part {
         call.to = u64::MAX;
     }
     // Closing fails for it silently.

@@ -21,6 +21,8 @@ const MOST_STATES: usize = 300_000;
 const GRACE: u64 = 50_000_000;
 /// Nanoseconds in which a mount drops a recalled name after its own change.
 const DROP_LIMIT: u64 = 1_000_000_000;
+/// Bytes of a page.
+const BLOCK: u64 = 4096;
 /// All last components of paths.
 const LEAVES: [&str; 7] = ["a", "b", "c", "d", "e", "x", "y"];
 
@@ -39,20 +41,31 @@ pub(crate) struct Call {
     pub(crate) checked: bool,
     /// The operation used the kernel's page cache.
     pub(crate) paged: bool,
-    /// Its client was killed in the stage of the operation.
+    /// Its client was killed before it returned.
     pub(crate) killed: bool,
 }
 
 impl Call {
     /// Returns true if the kernel may have had an answer to the first of several requests only.
     ///
-    /// It then tells the length of that part, although the client was killed.
-    pub(crate) fn may_end_early(&self) -> bool {
+    /// It then tells the length of that part, although the client was killed. A part ends with a
+    /// page.
+    fn is_part(&self) -> bool {
+        let ends_page = |at: u64, len: u64| len > 0 && (at + len).is_multiple_of(BLOCK);
         match (&self.op, &self.outcome) {
-            (Op::Write { len, .. }, Outcome::Count(count)) => self.killed && count < len,
-            (Op::Read { .. } | Op::ReadName { .. }, Outcome::Bytes(_)) => self.killed,
+            (Op::Write { len, .. }, Outcome::Count(count)) => self.killed && self.paged && count < len,
+            (Op::Read { at, len, .. } | Op::ReadName { at, len, .. }, Outcome::Bytes(seen)) => {
+                let found = seen.len() as u64;
+                self.killed && self.paged && found < *len && ends_page(*at, found)
+            }
             _ => false,
         }
+    }
+
+    /// Returns the time after which it has no effect. The rest of a WRITE that tells a part may
+    /// come at any time.
+    fn last_effect(&self) -> u64 {
+        if matches!(self.op, Op::Write { .. }) && self.is_part() { u64::MAX } else { self.to }
     }
 }
 
@@ -153,7 +166,7 @@ pub(crate) fn serialize(
 }
 
 fn overlap(a: &Call, b: &Call) -> bool {
-    a.from < b.to && b.from < a.to
+    a.from < b.last_effect() && b.from < a.last_effect()
 }
 
 /// Returns true if the kernel may answer by a size that another mount has changed since.
@@ -178,7 +191,7 @@ fn fits(model: &Outcome, call: &Call, resized: bool) -> bool {
         (Outcome::Bytes(_), Outcome::Bytes(_)) if !call.checked => true,
         // A read looks at the size first, then at the bytes: its length is one more element.
         (Outcome::Bytes(_), Outcome::Bytes(_)) if resized => true,
-        (Outcome::Bytes(model), Outcome::Bytes(seen)) if call.may_end_early() => seen.len() <= model.len(),
+        (Outcome::Bytes(model), Outcome::Bytes(seen)) if call.is_part() => seen.len() <= model.len(),
         (Outcome::Bytes(model), Outcome::Bytes(seen)) => model.len() == seen.len(),
         (Outcome::Names(_), Outcome::Names(seen)) => seen.iter().all(|name| LEAVES.contains(&name.as_str())),
         (model, seen) => model == seen,
@@ -294,7 +307,7 @@ impl<'a> Search<'a> {
             Phase::Begun(found) => {
                 self.skip(state, progress, index, found) | self.finish(state, progress, index, found)
             }
-            Phase::Waiting if self.before[index].iter().any(|&other| progress[other] != Phase::Ended) => {
+            Phase::Waiting if !self.before[index].iter().all(|&other| self.has_returned(progress, other)) => {
                 false
             }
             Phase::Waiting => {
@@ -311,6 +324,17 @@ impl<'a> Search<'a> {
                 }
                 explained
             }
+        }
+    }
+
+    /// Returns true if an order may begin other calls that began after the return of a call. All of
+    /// it has happened, or the part that it has told.
+    fn has_returned(&self, progress: &[Phase], index: usize) -> bool {
+        let call = &self.calls[index];
+        match progress[index] {
+            Phase::Ended => true,
+            Phase::Begun(found) => call.is_part() && found.has_written(&call.outcome),
+            Phase::Waiting => false,
         }
     }
 
@@ -373,7 +397,7 @@ impl<'a> Search<'a> {
     /// Explores from a call of which nothing more happens. Its client was killed.
     fn skip(&mut self, state: &State, progress: &mut Vec<Phase>, index: usize, found: Resolved) -> bool {
         let call = &self.calls[index];
-        let told = call.may_end_early() && found.has_written(&call.outcome);
+        let told = call.is_part() && found.has_written(&call.outcome);
         if !told && call.outcome != Outcome::Unknown {
             return false;
         }
@@ -388,7 +412,7 @@ impl<'a> Search<'a> {
         let call = &self.calls[index];
         let mut next = state.clone();
         let outcome = next.perform(self.act(index), found);
-        let told = call.may_end_early() && found.has_written(&call.outcome);
+        let told = call.is_part() && found.has_written(&call.outcome);
         if call.outcome != Outcome::Unknown && !told && !fits(&outcome, call, self.resized[index]) {
             self.note_farthest(progress, || format!("operation {} has to give {outcome:?}", call.id));
             return false;
@@ -409,8 +433,9 @@ impl<'a> Search<'a> {
         match (&call.outcome, outcome) {
             (Outcome::Bytes(seen), Outcome::Bytes(model)) if call.checked => {
                 // A read through pages looks at the size again for each page.
-                let length =
-                    seen.len() == model.len() || (call.paged && self.resized[index]) || call.may_end_early();
+                let length = seen.len() == model.len()
+                    || (call.paged && self.resized[index])
+                    || (call.is_part() && seen.len() < model.len());
                 let byte = |at: usize| model.get(at).copied().unwrap_or(0);
                 self.of_calls[index].explain(|at| seen.get(at).map_or(length, |&seen| seen == byte(at)));
             }

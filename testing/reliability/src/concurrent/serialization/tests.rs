@@ -102,18 +102,36 @@ fn a_write_of_a_killed_client_may_tell_the_length_of_its_first_page() {
     }
 }
 
+/// A read that begins after a write has told a part of its length finds that part. The rest may
+/// come later.
 #[test]
-fn a_read_of_a_killed_client_may_be_short_and_its_bytes_are_right() {
+fn the_part_that_a_killed_client_has_told_is_there_for_later_reads() {
     let start = opened();
-    let start = serialize(&start, &[call(3, 0, (5, 6), write(0, 8), Outcome::Count(8))], &[], &[]).unwrap();
-    let fits = |killed, seen: &[u8]| {
-        let read = Op::Read { slot: 0, at: 0, len: 8 };
-        let read = call(5, 1, (11, 21), read, Outcome::Bytes(seen.to_vec()));
-        serialize(&start, &[Call { killed, ..read }], &[], &[]).is_ok()
+    let fits = |seen: Vec<u8>| {
+        let written = call(3, 0, (10, 20), write(4062, 722), Outcome::Count(34));
+        let written = Call { paged: true, killed: true, ..written };
+        let read = Op::Read { slot: 0, at: 4062, len: 722 };
+        let calls = [written, call(5, 1, (21, 30), read, Outcome::Bytes(seen))];
+        serialize(&start, &calls, &[view(&start, [vec![0; 4062], bytes(3, 722)].concat())], &[0]).is_ok()
     };
-    let bytes = bytes(3, 8);
-    assert!(fits(true, &bytes) && fits(true, &bytes[..5]) && !fits(false, &bytes[..5]));
-    assert!(!fits(true, &[0; 5]));
+    assert!(fits(bytes(3, 34)) && fits(bytes(3, 722)));
+    assert!(!fits(Vec::new()) && !fits(bytes(3, 33)));
+}
+
+#[test]
+fn a_read_of_a_killed_client_may_end_with_a_page_and_its_bytes_are_right() {
+    let start = opened();
+    let written = [call(3, 0, (5, 6), write(0, 8000), Outcome::Count(8000))];
+    let start = serialize(&start, &written, &[], &[]).unwrap();
+    let fits = |killed, paged, seen: &[u8]| {
+        let read = Op::Read { slot: 0, at: 0, len: 8000 };
+        let read = call(5, 1, (11, 21), read, Outcome::Bytes(seen.to_vec()));
+        serialize(&start, &[Call { killed, paged, ..read }], &[], &[]).is_ok()
+    };
+    let bytes = bytes(3, 8000);
+    assert!(fits(true, true, &bytes) && fits(true, true, &bytes[..4096]));
+    assert!(!fits(true, true, &[0; 4096]) && !fits(true, true, &bytes[..4095]) && !fits(true, true, &[]));
+    assert!(!fits(false, true, &bytes[..4096]) && !fits(true, false, &bytes[..4096]));
 }
 
 #[test]
