@@ -26,6 +26,9 @@ const OTHER_FLAGS: c_int = libc::MAP_FIXED
     | libc::MAP_LOCKED
     | libc::MAP_32BIT;
 
+/// Advice to make huge pages of a range at once (Linux 6.1). The crate `libc` lacks the constant.
+const MADV_COLLAPSE: c_int = 25;
+
 /// Maps memory or a file.
 ///
 /// # Safety
@@ -88,24 +91,51 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
     unsafe { on_pieces(address, len, (libc::SYS_munmap, arguments), 0, Locked::unmap) }
 }
 
-/// Gives advice about memory. On paged memory `MADV_DONTNEED` forgets the bytes, and other advice
-/// has no effect.
+/// Gives advice about memory.
 ///
 /// # Safety
 /// As for `madvise` of libc.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
     let arguments = [address as usize, len, advice as usize, 0];
-    let paged = |locked: &mut Locked, region: usize, range: Range<usize>| match advice {
-        libc::MADV_DONTNEED => locked.discard(region, range),
-        libc::MADV_DOFORK | libc::MADV_REMOVE => {
+    let paged =
+        |locked: &mut Locked, region: usize, range: Range<usize>| advise(locked, region, range, advice);
+    // SAFETY: as the caller promises.
+    unsafe { on_pieces(address, len, (libc::SYS_madvise, arguments), 0, paged) }
+}
+
+/// Gives advice about paged memory: drops the bytes if the advice asks for that, and ignores advice
+/// that changes no byte that the program or its children read. Returns 0, or an error number. All
+/// other advice ends with EINVAL, as from a kernel that does not know it.
+fn advise(locked: &mut Locked, region: usize, range: Range<usize>, advice: c_int) -> c_int {
+    match advice {
+        // Paged memory is never locked.
+        libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => locked.discard(region, range),
+        // The pager has its own order and its own read-ahead.
+        libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_WILLNEED
+        | libc::MADV_COLD
+        | libc::MADV_PAGEOUT => 0,
+        // The kernel may free populated pages at once, too.
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => 0,
+        // The kernel may keep the bytes, too.
+        libc::MADV_FREE => 0,
+        libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | MADV_COLLAPSE
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE
+        | libc::MADV_DONTDUMP
+        | libc::MADV_DODUMP => 0,
+        // No child of `fork` has paged memory.
+        libc::MADV_DONTFORK => 0,
+        _ => {
             state::count_unsupported();
             libc::EINVAL
         }
-        _ => 0,
-    };
-    // SAFETY: as the caller promises.
-    unsafe { on_pieces(address, len, (libc::SYS_madvise, arguments), 0, paged) }
+    }
 }
 
 /// Changes the protection of memory. Paged memory stays readable: the pager reads it.
@@ -134,7 +164,8 @@ pub unsafe extern "C" fn pkey_mprotect(
 ) -> c_int {
     let arguments = [address as usize, len, protection as usize, key as usize];
     let paged = |_: &mut Locked, _: usize, range: Range<usize>| {
-        if key != -1 {
+        // `protect` counts a call that forbids reads.
+        if key != -1 && protection & libc::PROT_READ != 0 {
             state::count_unsupported();
         }
         protect(&range, protection)

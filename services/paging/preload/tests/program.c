@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -118,6 +119,33 @@ static void holes(void) {
     assert(munmap(other, MIB) == 0);
 }
 
+/* Values of headers that are newer than some systems. */
+#define ADVICE_COLLAPSE 25
+#define ADVICE_GUARD_INSTALL 102
+#define ADVICE_GUARD_REMOVE 103
+
+/* Advice about 2 MiB that changes no byte, and advice that drops the bytes. */
+static void advice(unsigned char *memory) {
+    const int hints[] = {
+        MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_COLD, MADV_PAGEOUT,
+        MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, ADVICE_COLLAPSE,
+        MADV_MERGEABLE, MADV_UNMERGEABLE, MADV_DONTDUMP, MADV_DODUMP, MADV_DONTFORK,
+    };
+    fill(memory, 2 * MIB, 18);
+    for (size_t n = 0; n < sizeof hints / sizeof *hints; n++)
+        assert(madvise(memory, 2 * MIB, hints[n]) == 0);
+    check(memory, 2 * MIB, 18);
+    /* The first pages have left, and the last ones are in local memory. */
+    assert(madvise(memory, MIB / 2, MADV_DONTNEED_LOCKED) == 0);
+    assert(madvise(memory + 3 * MIB / 2, MIB / 2, MADV_DONTNEED_LOCKED) == 0);
+    assert(is_zero(memory, MIB / 2) && is_zero(memory + 3 * MIB / 2, MIB / 2));
+    check(memory + MIB / 2, MIB, 18 + MIB / 2 * 31);
+    /* The kernel keeps the bytes or drops them. */
+    assert(madvise(memory, 2 * MIB, MADV_FREE) == 0);
+    /* An empty range is the kernel's. */
+    assert(madvise(memory, 0, 7) == -1 && errno == EINVAL);
+}
+
 static void mappings(void) {
     unsigned char *memory = map(16 * MIB);
     fill(memory, 16 * MIB, 4);
@@ -130,7 +158,7 @@ static void mappings(void) {
     assert(is_zero(memory + MIB, MIB));
     check(memory, MIB, 4);
     check(memory + 2 * MIB, 2 * MIB, 4 + 2 * MIB * 31);
-    assert(madvise(memory, MIB, MADV_HUGEPAGE) == 0);
+    advice(memory + 2 * MIB);
     assert(mprotect(memory, MIB, PROT_READ) == 0);
     check(memory, MIB, 4);
     assert(mprotect(memory, MIB, PROT_READ | PROT_WRITE) == 0);
@@ -164,39 +192,98 @@ static void mappings(void) {
     assert(munmap(memory, 8 * MIB) == 0);
 }
 
-/* Calls that paged memory does not support: 13 of them. */
-static void unsupported(void) {
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS, both = PROT_READ | PROT_WRITE;
-    unsigned char *memory = map(8 * MIB);
-    fill(memory, 8 * MIB, 15);
-    assert(mlock(memory, 8 * MIB) == 0);
-    assert(mlock2(memory, 8 * MIB, MLOCK_ONFAULT) == 0);
-    assert(mlockall(MCL_CURRENT | MCL_FUTURE) == 0);
-    assert(mprotect(memory, MIB, PROT_NONE) == 0);
-    assert(pkey_mprotect(memory, MIB, both, 3) == 0);
-    assert(madvise(memory, MIB, MADV_REMOVE) == -1 && errno == EINVAL);
-    assert(madvise(memory, MIB, MADV_DOFORK) == -1 && errno == EINVAL);
-    assert(mmap(memory, MIB, PROT_READ, flags | MAP_FIXED, -1, 0) == MAP_FAILED && errno == ENOMEM);
-    /* Of these the memory is local. */
-    unsigned char *none = mmap(NULL, 8 * MIB, PROT_NONE, flags, -1, 0);
-    unsigned char *locked = mmap(NULL, MIB, both, flags | MAP_LOCKED, -1, 0);
-    unsigned char *hinted = mmap(memory, MIB, both, flags, -1, 0);
-    assert(none != MAP_FAILED && locked != MAP_FAILED && hinted != MAP_FAILED && hinted != memory);
-    fill(locked, MIB, 16);
-    fill(hinted, MIB, 17);
-    int remap = MREMAP_MAYMOVE | MREMAP_FIXED;
-    assert(mremap(memory, 8 * MIB, 8 * MIB, remap, none) == MAP_FAILED && errno == ENOMEM);
-    assert(mremap(locked, MIB, MIB, remap, memory) == MAP_FAILED && errno == ENOMEM);
+/* True if a call failed with this error. */
+static int fails(int outcome, int error) {
+    return outcome == -1 && errno == error;
+}
+
+/* True if a mapping failed because paged memory is in its way. */
+static int in_the_way(void *mapped, int error) {
+    return mapped == MAP_FAILED && errno == error;
+}
+
+/* True if 2 MiB are mapped, and keep what is stored there if that is allowed. */
+static int mapped(void *memory, int writable) {
+    if (memory == MAP_FAILED || memory == NULL) return 0;
+    if (writable) {
+        fill(memory, 2 * MIB, 16);
+        check(memory, 2 * MIB, 16);
+    }
+    return 1;
+}
+
+/* Calls that paged memory does not support: each is counted once, and behaves as it says here. The
+ * memory is paged and has 2 MiB, and `local` is a page that is not paged. */
+#define UNSUPPORTED(CALL) \
+    CALL("shared", mapped(mmap(NULL, 2 * MIB, both, MAP_SHARED | MAP_ANONYMOUS, -1, 0), 1)) \
+    CALL("hint", mapped(mmap(memory, 2 * MIB, both, flags, -1, 0), 1)) \
+    CALL("fixed", mapped(mmap(elsewhere, 2 * MIB, both, flags | MAP_FIXED, -1, 0), 1)) \
+    CALL("fixed-noreplace", mapped(mmap(elsewhere, 2 * MIB, both, flags | noreplace, -1, 0), 1)) \
+    CALL("noreplace-over", in_the_way(mmap(memory, MIB, both, flags | noreplace, -1, 0), EEXIST)) \
+    CALL("no-access", mapped(mmap(NULL, 2 * MIB, PROT_NONE, flags, -1, 0), 0)) \
+    CALL("read-only", mapped(mmap(NULL, 2 * MIB, PROT_READ, flags, -1, 0), 0)) \
+    CALL("executable", mapped(mmap(NULL, 2 * MIB, both | PROT_EXEC, flags, -1, 0), 1)) \
+    CALL("locked", mapped(mmap(NULL, 2 * MIB, both, flags | MAP_LOCKED, -1, 0), 1)) \
+    CALL("stack", mapped(mmap(NULL, 2 * MIB, both, flags | MAP_STACK, -1, 0), 1)) \
+    CALL("grows-down", mapped(mmap(NULL, 2 * MIB, both, flags | MAP_GROWSDOWN, -1, 0), 1)) \
+    CALL("32-bit", mapped(mmap(NULL, 2 * MIB, both, flags | MAP_32BIT, -1, 0), 1)) \
+    /* The machine may have no huge pages. */ \
+    CALL("huge", mapped(mmap(NULL, 2 * MIB, both, flags | MAP_HUGETLB, -1, 0), 1) || errno == ENOMEM) \
+    CALL("alignment", mapped(aligned_alloc(2 * MIB, 2 * MIB), 1)) \
+    CALL("length", malloc(1UL << 62) == NULL) \
+    CALL("mlock", mlock(memory, 2 * MIB) == 0) \
+    CALL("mlock2", mlock2(memory, 2 * MIB, MLOCK_ONFAULT) == 0) \
+    CALL("mlockall", mlockall(MCL_CURRENT | MCL_FUTURE) == 0) \
+    CALL("mprotect", mprotect(memory, MIB, PROT_NONE) == 0) \
+    CALL("pkey-mprotect", pkey_mprotect(memory, MIB, PROT_NONE, -1) == 0) \
+    CALL("key", pkey_mprotect(memory, MIB, both, 3) == 0) \
+    CALL("key-and-protection", pkey_mprotect(memory, MIB, PROT_NONE, 3) == 0) \
+    CALL("over-paged", in_the_way(mmap(memory, MIB, both, flags | MAP_FIXED, -1, 0), ENOMEM)) \
+    CALL("remap-to-paged", in_the_way(mremap(local, PAGE, PAGE, to_fixed, memory), ENOMEM)) \
+    CALL("remap-from-paged", in_the_way(mremap(memory, MIB, MIB, to_fixed, elsewhere), ENOMEM)) \
+    CALL("remap-and-keep", in_the_way(mremap(memory, MIB, MIB, and_keep), ENOMEM)) \
+    CALL("remove", fails(madvise(memory, MIB, MADV_REMOVE), EINVAL)) \
+    CALL("do-fork", fails(madvise(memory, MIB, MADV_DOFORK), EINVAL)) \
+    CALL("wipe-on-fork", fails(madvise(memory, MIB, MADV_WIPEONFORK), EINVAL)) \
+    CALL("keep-on-fork", fails(madvise(memory, MIB, MADV_KEEPONFORK), EINVAL)) \
+    CALL("poison", fails(madvise(memory, MIB, MADV_HWPOISON), EINVAL)) \
+    CALL("install-guard", fails(madvise(memory, MIB, ADVICE_GUARD_INSTALL), EINVAL)) \
+    CALL("remove-guard", fails(madvise(memory, MIB, ADVICE_GUARD_REMOVE), EINVAL)) \
+    CALL("unknown-advice", fails(madvise(memory, MIB, 7), EINVAL)) \
+    CALL("negative-advice", fails(madvise(memory, MIB, -1), EINVAL))
+
+/* Makes one unsupported call, or prints the names of all. Returns 0 if there is no such call. */
+static int unsupported(const char *name) {
+    int found = 0, flags = MAP_PRIVATE | MAP_ANONYMOUS, both = PROT_READ | PROT_WRITE;
+    int noreplace = MAP_FIXED_NOREPLACE;
+    int to_fixed = MREMAP_MAYMOVE | MREMAP_FIXED, and_keep = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
+#define PRINT(call, holds) puts(call);
+#define MAKE(call, holds) \
+    if (strcmp(name, call) == 0) { \
+        assert(holds); \
+        found = 1; \
+    }
+    if (!name) {
+        UNSUPPORTED(PRINT)
+        return 1;
+    }
+    unsigned char *memory = map(2 * MIB);
+    fill(memory, 2 * MIB, 15);
+    /* Small mappings are not meant to be paged. */
+    unsigned char *local = mmap(NULL, PAGE, PROT_NONE, flags, -1, 0);
+    assert(local != MAP_FAILED && mprotect(local, PAGE, both) == 0);
+    /* Free addresses. The kernel is asked behind the back of the library. */
+    unsigned char *elsewhere = (void *)syscall(SYS_mmap, NULL, 2 * MIB, both, flags, -1, 0);
+    assert(elsewhere != MAP_FAILED && syscall(SYS_munmap, elsewhere, 2 * MIB) == 0);
+    fill(local, PAGE, 17);
+    UNSUPPORTED(MAKE)
     /* Nothing changed, and pages still leave. */
     for (int round = 0; round < 2; round++) {
-        check(memory, 8 * MIB, 15);
-        check(locked, MIB, 16);
-        check(hinted, MIB, 17);
+        check(memory, 2 * MIB, 15);
+        check(local, PAGE, 17);
     }
-    /* Small mappings, and those of files, are not meant to be paged. */
-    assert(mmap(NULL, PAGE, PROT_NONE, flags, -1, 0) != MAP_FAILED);
-    assert(munmap(none, 8 * MIB) == 0 && munmap(locked, MIB) == 0 && munmap(hinted, MIB) == 0);
-    assert(munmap(memory, 8 * MIB) == 0);
+    assert(munmap(memory, 2 * MIB) == 0);
+    return found;
 }
 
 static unsigned char *shared, *handed_over;
@@ -246,6 +333,44 @@ static void processes(void) {
     assert(waitpid(child, &status, 0) == child && status == 0);
     check(memory, 6 * MIB, 8);
     free(memory);
+}
+
+/* A child of fork that reads a byte of its parent ends by SIGSEGV. The parent keeps its bytes. */
+static void read_in_a_child(unsigned char *memory, size_t at) {
+    unsigned char expected = memory[at];
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit no_core = {0, 0};
+        setrlimit(RLIMIT_CORE, &no_core);
+        alarm(20);
+        volatile unsigned char *of_parent = memory;
+        _exit(of_parent[at] == expected ? 1 : 2);
+    }
+    int status;
+    assert(waitpid(child, &status, 0) == child);
+    assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+}
+
+static void children_read_large(void) {
+    unsigned char *memory = malloc(6 * MIB);
+    fill(memory, 6 * MIB, 19);
+    /* The first pages have left, and the last ones are in local memory. */
+    for (size_t at = 0; at < 6 * MIB; at += 2 * MIB) read_in_a_child(memory, at);
+    read_in_a_child(memory, 6 * MIB - 8);
+    check(memory, 6 * MIB, 19);
+    free(memory);
+}
+
+/* As above, for blocks of small allocations as well. */
+static void children_read_small(void) {
+    unsigned char *blocks[4096];
+    children_read_large();
+    for (size_t n = 0; n < 4096; n++) fill(blocks[n] = malloc(1024), 1024, n);
+    for (size_t n = 0; n < 4096; n += 1365) read_in_a_child(blocks[n], 512);
+    for (size_t n = 0; n < 4096; n++) {
+        check(blocks[n], 1024, n);
+        free(blocks[n]);
+    }
 }
 
 static volatile int stop;
@@ -482,12 +607,14 @@ static int mode(const char *name, const char *given, void (*run)(void)) {
 }
 
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "unsupported") == 0) return unsupported(argv[2]) ? 0 : 2;
     if (argc > 1) {
         int known = mode("small", argv[1], small) || mode("small-forks", argv[1], small_blocks_of_the_parent) ||
                     mode("forks", argv[1], forks) || mode("signals", argv[1], signals) ||
                     mode("wait", argv[1], wait_for_a_line) || mode("much", argv[1], much) ||
                     mode("many-small", argv[1], many_small) || mode("rounds", argv[1], rounds) ||
-                    mode("unsupported", argv[1], unsupported);
+                    mode("children", argv[1], children_read_large) ||
+                    mode("small-children", argv[1], children_read_small);
         return known ? 0 : 2;
     }
     heap();

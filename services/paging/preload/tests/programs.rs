@@ -264,17 +264,40 @@ fn a_c_program_finds_all_its_bytes() {
 }
 
 /// Catches calls that change paged memory behind the pager, pages that never leave again, and
-/// large memory that stays local without a trace.
+/// large memory that stays local without a trace. Each call has its own process, so a call that is
+/// counted twice hides no other one.
 #[test]
 fn unsupported_calls_are_counted_and_change_no_paged_memory() {
     if not_run("gcc") {
         return;
     }
     let fixture = Fixture::new();
-    let output = fixture.run(&compile(&fixture), &["unsupported"]);
-    check(&output, "ok");
-    let err = String::from_utf8_lossy(&output.stderr);
-    assert!(err.contains(" 0 left, unsupported calls 13\n"), "{err}");
+    let program = compile(&fixture);
+    let names = Command::new(&program).arg("unsupported").output().expect("the program").stdout;
+    let names = String::from_utf8(names).expect("text");
+    assert!(names.lines().count() > 30, "{names}");
+    for name in names.lines() {
+        let output = fixture.run(&program, &["unsupported", name]);
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {:?} {err}", output.status);
+        let counts = "rfs-paging: regions 1, 0 left, unsupported calls 1\n";
+        assert!(err.contains(counts), "{name}: {err}");
+        assert!(counter(&err, "pages_written") > 256 && counter(&err, "over_budget") == 0, "{name}: {err}");
+    }
+}
+
+/// Catches a child that reads other bytes than its parent has, instead of an end by SIGSEGV.
+#[test]
+fn a_child_that_reads_memory_of_its_parent_ends_by_sigsegv() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let program = compile(&fixture);
+    check(&fixture.run(&program, &["children"]), "ok");
+    let output =
+        fixture.command(&program).arg("small-children").env("RFS_PAGING_SMALL", "268435456").output();
+    check(&output.expect("the program"), "ok");
 }
 
 /// Catches a full arena that is not counted.

@@ -39,9 +39,13 @@ pub fn counter(output: &str, name: &str) -> u64 {
     rest.split([',', ' ']).next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
+/// Returns true if a program is not installed, and says so. With RFS_REQUIRE_PAGING_TOOLS the test
+/// fails.
 pub fn not_run(program: &str) -> bool {
     let missing = Command::new(program).arg("--version").output().is_err();
     if missing {
+        let required = env::var_os("RFS_REQUIRE_PAGING_TOOLS").is_some();
+        assert!(!required, "not run: {program} is not installed");
         println!("not run: {program} is not installed");
     }
     missing
