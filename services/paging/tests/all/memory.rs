@@ -11,8 +11,8 @@ use crate::support::{
 };
 use rdmabox::{Key, Secret};
 use rfs_paging::{
-    Lender, LenderError, LenderOptions, PagedMemory, PagerEvent, PagerOptions, PagingError, Redundancy,
-    RemotePager, lender_status,
+    Lender, LenderError, LenderOptions, PagedMemory, PagerEvent, PagerOptions, PagerStats, PagingError,
+    Redundancy, RemotePager, lender_status,
 };
 
 #[test]
@@ -40,6 +40,7 @@ fn memory_larger_than_the_budget_keeps_its_bytes() {
             assert!(present <= 64, "{present} pages are present");
             present == pager.stats().resident
         });
+        check_counters(&pager, provider);
         drop(memory);
         assert_eq!(pager.stats().chunks, 0);
         assert_eq!(pager.stats().resident, 0);
@@ -58,18 +59,87 @@ fn present_pages(memory: &mut PagedMemory) -> u64 {
     entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count() as u64
 }
 
+/// Waits until no page moves, and returns the counters. All pages that left were evicted, and the
+/// counters of evictions agree with those of faults.
+fn at_rest(pager: &RemotePager) -> PagerStats {
+    let mut last = PagerStats::default();
+    wait_for("counters that agree", || {
+        let stats = pager.stats();
+        let demanded = stats.zero_fills + stats.pages_read - stats.read_ahead_pages;
+        let left = stats.zero_fills + stats.pages_read - stats.resident;
+        let reasons = stats.clean_evictions + stats.zero_evictions + stats.pages_written - stats.redirtied;
+        // A fault counts before its page is there, and the page counts after it.
+        let is_quiet = stats == std::mem::replace(&mut last, stats);
+        is_quiet && demanded == stats.faults && stats.evictions == left && stats.evictions == reasons
+    });
+    last
+}
+
+/// Checks the counters of pages and requests. There is no redundancy, and no request failed.
+fn check_counters(pager: &RemotePager, provider: Provider) {
+    let stats = at_rest(pager);
+    assert!(stats.pages_read > 0 && stats.clean_evictions > 0, "{stats:?}");
+    assert_eq!(stats.bytes_read, stats.pages_read * PAGE as u64, "{stats:?}");
+    if provider == Provider::Shm {
+        // Shared memory has no work requests.
+        assert_eq!((stats.doorbells, stats.work_requests), (0, 0), "{stats:?}");
+        assert_eq!(stats.direct, stats.pages_read + stats.pages_written, "{stats:?}");
+    } else {
+        assert!((1..=stats.work_requests).contains(&stats.doorbells), "{stats:?}");
+        let requests = stats.work_requests + stats.merged;
+        assert!(requests >= stats.pages_read + stats.pages_written, "{stats:?}");
+    }
+}
+
+/// Catches a pager that sends pages beside those that a program stores to.
+#[test]
+fn pages_that_were_never_touched_are_never_sent() {
+    for provider in providers() {
+        let lenders = Lenders::start(provider, 1, 8 * MIB);
+        let pager = pager(&lenders.addresses(), options(provider, 64).0);
+        let mut memory = pager.map(1000 * PAGE).expect("memory");
+        // No page gets zeros: the numbers of pages are even.
+        (0..1000).step_by(2).for_each(|page| fill(&mut memory, page..page + 1, 1));
+        let check_sent = || {
+            let stats = at_rest(&pager);
+            assert!((500 - 64..=500).contains(&stats.pages_written), "{provider:?}: {stats:?}");
+            assert_eq!(stats.bytes_written, stats.pages_written * PAGE as u64, "{provider:?}: {stats:?}");
+            stats
+        };
+        let stats = check_sent();
+        assert_eq!((stats.pages_read, stats.zero_fills, stats.faults), (0, 500, 500), "{stats:?}");
+        // Loads of pages of both kinds send the last of the stored pages, and no others.
+        for page in 0..1000 {
+            if page % 2 == 0 {
+                check(&memory, page..page + 1, 1);
+            } else {
+                assert!(memory[page * PAGE..(page + 1) * PAGE].iter().all(|byte| *byte == 0), "page {page}");
+            }
+        }
+        let stats = check_sent();
+        assert_eq!(stats.zero_fills, 1000, "{stats:?}");
+    }
+}
+
+/// Catches parity pages and copies for pages that have no bytes, too.
 #[test]
 fn untouched_pages_and_pages_of_zeros_use_no_server() {
-    let lenders = Lenders::start(Provider::Tcp, 1, MIB);
-    let pager = pager(&lenders.addresses(), options(Provider::Tcp, 32).0);
-    let mut memory = pager.map(2000 * PAGE).expect("memory");
-    assert!(memory.iter().all(|byte| *byte == 0));
-    // Stores of zeros, and of a byte that is zero again before the page leaves.
-    memory.fill(0);
-    let stats = pager.stats();
-    assert!(stats.zero_evictions > 3000, "{stats:?}");
-    assert_eq!((stats.pages_written, stats.bytes_written, stats.chunks), (0, 0, 0), "{stats:?}");
-    assert!(stats.max_resident <= 32, "{stats:?}");
+    for provider in providers() {
+        for redundancy in [Redundancy::None, Redundancy::Mirror, Redundancy::Coded { data: 2, parity: 1 }] {
+            let lenders = Lenders::start(provider, redundancy.servers(), MIB);
+            let pager = pager(&lenders.addresses(), options(provider, 32).0.redundancy(redundancy));
+            let mut memory = pager.map(2000 * PAGE).expect("memory");
+            assert!(memory.iter().all(|byte| *byte == 0));
+            // Stores of zeros, and of a byte that is zero again before the page leaves.
+            memory.fill(0);
+            let stats = pager.stats();
+            assert!(stats.zero_evictions > 3000, "{provider:?}, {redundancy}: {stats:?}");
+            let sent = (stats.pages_written, stats.bytes_written, stats.parity_reads, stats.chunks);
+            assert_eq!(sent, (0, 0, 0, 0), "{provider:?}, {redundancy}: {stats:?}");
+            assert!(stats.max_resident <= 32, "{provider:?}, {redundancy}: {stats:?}");
+            assert!(lenders.lenders.iter().all(|lender| lender.status().free_chunks == 1));
+        }
+    }
 }
 
 #[test]

@@ -15,7 +15,10 @@ use std::{
 
 use crate::support::{ChildLender, MIB, PAGE, Places, Provider, options, pager, providers, wait_for};
 use fastrand::Rng;
-use proptest::prelude::*;
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
 use rdmabox::provider::fault::{Faults, Plan as FaultPlan};
 use rfs_paging::{PagerEvent, PagerStats, Redundancy};
 
@@ -41,20 +44,20 @@ struct Plan {
     seed: u64,
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
-    let provider = proptest::sample::select(providers());
+/// Each of them is tested over each provider.
+const REDUNDANCIES: [Redundancy; 4] = [
+    Redundancy::None,
+    Redundancy::Mirror,
+    Redundancy::Coded { data: 2, parity: 1 },
+    Redundancy::Coded { data: 3, parity: 2 },
+];
+
+fn plan(provider: Provider, redundancy: Redundancy) -> impl Strategy<Value = Plan> {
     let sizes = (32..100_usize, 100..700_usize, 1..5_usize, 200..2500_usize);
-    let redundancy = prop_oneof![
-        1 => Just(Redundancy::None),
-        2 => Just(Redundancy::Mirror),
-        2 => Just(Redundancy::Coded { data: 2, parity: 1 }),
-        2 => Just(Redundancy::Coded { data: 3, parity: 2 }),
-    ];
-    let rest =
-        (redundancy, 0..2_usize, 0..100_usize, prop_oneof![Just(4 << 10), Just(32 << 10), Just(128 << 10)]);
-    (provider, sizes, rest, any::<bool>(), any::<u64>()).prop_map(|(provider, sizes, rest, faults, seed)| {
+    let rest = (0..2_usize, 0..100_usize, prop_oneof![Just(4 << 10), Just(32 << 10), Just(128 << 10)]);
+    (sizes, rest, any::<bool>(), any::<u64>()).prop_map(move |(sizes, rest, faults, seed)| {
         let (budget, pages, threads, steps) = sizes;
-        let (redundancy, spare, kill_at, read_ahead) = rest;
+        let (spare, kill_at, read_ahead) = rest;
         Plan { provider, budget, pages, threads, steps, redundancy, spare, kill_at, read_ahead, faults, seed }
     })
 }
@@ -228,16 +231,24 @@ fn is_emulated() -> bool {
     std::env::var_os("RDMA_VM").is_some()
 }
 
-/// Returns the number of random plans.
-fn cases() -> u32 {
+/// Returns the number of random plans, over all pairs of a provider and a redundancy.
+fn cases() -> usize {
     if is_emulated() { 4 } else { 24 }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 20, ..ProptestConfig::default() })]
-
-    #[test]
-    fn threads_find_the_bytes_that_they_stored(plan in plan()) {
-        run(&plan);
+#[test]
+fn threads_find_the_bytes_that_they_stored() {
+    let providers = providers();
+    let cases = cases().div_ceil(providers.len() * REDUNDANCIES.len()) as u32;
+    for provider in providers {
+        for redundancy in REDUNDANCIES {
+            let config =
+                Config { cases, max_shrink_iters: 20, failure_persistence: None, ..Config::default() };
+            let outcome = TestRunner::new(config).run(&plan(provider, redundancy), |plan| {
+                run(&plan);
+                Ok(())
+            });
+            outcome.unwrap_or_else(|error| panic!("{provider:?}, {redundancy}: {error}"));
+        }
     }
 }

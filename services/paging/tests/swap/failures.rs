@@ -171,3 +171,51 @@ fn an_area_without_memory_for_its_pages_stays() {
         check_undone(Some(&swapped.device), &swapped.folder);
     }
 }
+
+/// Ends an area by `rfs-paging swapoff` while a program has most of its memory there. Checks all
+/// bytes. If `is_killed` is set, the process of the area is killed before, and leaves its mount.
+fn swapoff_with_pages(way: Way, is_killed: bool) {
+    let Some(mut swapped) = Swapped::start(way) else { return };
+    assert!(swap_used(&swapped.device) > MEMORY / 2, "the pages are in another area");
+    swapped.make_room();
+    if is_killed {
+        swapped.area.send(libc::SIGKILL);
+        assert_eq!(swapped.area.end().signal(), Some(libc::SIGKILL));
+        assert!(is_swap(&swapped.device) && swapped.swapped_out() > MEMORY / 2, "the area stays");
+    }
+    let mut swapoff = spawn(&mut swapoff_command());
+    let ended = swapoff.end();
+    let (text, errors) = (output(&mut swapoff), rest(&mut swapoff));
+    assert!(ended.success() && errors.is_empty(), "{ended}: {text} {errors}");
+    let process = swapped.area.0.id();
+    if is_killed {
+        assert!(text.starts_with(&format!("process {process} is gone and has left a swap area\n")), "{text}");
+        assert!(text.contains(&format!("ended swapping to {}\n", swapped.device)), "{text}");
+    } else {
+        assert_eq!(text, format!("process {process} has ended its swap area\n"));
+        assert!(swapped.area.end().success(), "{}", rest(&mut swapped.area));
+    }
+    check_undone(Some(&swapped.device), &swapped.folder);
+    assert_eq!(swapped.swapped_out(), 0);
+    swapped.check_all();
+    // The server has room for another area, so it has freed the file of the first one.
+    let (mut second, device, folder) = swapped.fixture.area();
+    second.send(libc::SIGTERM);
+    assert!(second.end().success(), "{}", rest(&mut second));
+    check_undone(Some(&device), &folder);
+}
+
+#[test]
+fn swapoff_brings_the_pages_of_a_program_back() {
+    for way in [Way::Shm, Way::Tcp(60)] {
+        swapoff_with_pages(way, false);
+    }
+}
+
+/// Catches an end that relies on the process of the area: the mount has to go on without it.
+#[test]
+fn swapoff_brings_the_pages_of_an_area_back_whose_process_was_killed() {
+    for way in [Way::Shm, Way::Tcp(60)] {
+        swapoff_with_pages(way, true);
+    }
+}

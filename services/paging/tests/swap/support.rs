@@ -240,6 +240,13 @@ pub fn rest(child: &mut Running) -> String {
     text
 }
 
+/// Returns the lines that a process printed until its end.
+pub fn output(child: &mut Running) -> String {
+    let mut text = String::new();
+    child.0.stdout.take().expect("a pipe").read_to_string(&mut text).expect("text");
+    text
+}
+
 /// Returns the folder of a process' area.
 pub fn folder(child: &Running) -> Option<PathBuf> {
     let start = format!("swap-{}-", child.0.id());
@@ -266,8 +273,23 @@ pub fn check_undone(device: Option<&str>, folder: &Path) {
     assert!(!mounts.contains(folder.to_str().expect("text")), "{mounts}");
 }
 
+/// Returns the bytes of an area that are in use.
+pub fn swap_used(device: &str) -> usize {
+    let text = fs::read_to_string("/proc/swaps").expect("a list");
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(device)).expect("an area");
+    let used: usize = line.split_whitespace().nth(3).expect("a column").parse().expect("a number");
+    used << 10
+}
+
+/// Returns the command that ends all areas.
+pub fn swapoff_command() -> Command {
+    let mut command = Command::new(program("rfs-paging"));
+    command.arg("swapoff").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 pub fn swapoff() -> Output {
-    Command::new(program("rfs-paging")).arg("swapoff").output().expect("the program")
+    swapoff_command().output().expect("the program")
 }
 
 /// Runs a function of `main.rs` in the cgroup, until it waits with most of its memory swapped out.
