@@ -240,12 +240,15 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
-    let old_range = range(old, old_len);
+    let (Some(old_range), Some(new_range)) = (range(old, old_len), range(old, new_len)) else {
+        sys::fail(libc::EINVAL);
+        return libc::MAP_FAILED;
+    };
     let to_fixed = flags & libc::MREMAP_FIXED != 0;
     if to_fixed && touches_paged(range(new, new_len)) {
         return refuse();
     }
-    if !touches_paged(old_range.clone()) {
+    if !touches_paged(Some(old_range.clone())) {
         let arguments = [old as usize, old_len, new_len, flags as usize, new as usize, 0];
         // SAFETY: as the caller promises.
         return unsafe { sys::address_call(libc::SYS_mremap, arguments) };
@@ -254,7 +257,6 @@ pub unsafe extern "C" fn mremap(
         sys::fail(libc::EFAULT);
         return libc::MAP_FAILED;
     }
-    let new_range = range(old, new_len);
     if to_fixed || flags & !libc::MREMAP_MAYMOVE != 0 || old_len == 0 {
         return refuse();
     }
@@ -281,14 +283,14 @@ pub unsafe extern "C" fn mremap(
     copy
 }
 
-/// Returns the pages of a range.
-fn range(address: *mut c_void, len: usize) -> Range<usize> {
+/// Returns the pages of a range, or `None` if the range goes beyond the last address.
+fn range(address: *mut c_void, len: usize) -> Option<Range<usize>> {
     let start = address as usize;
-    start..start.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
+    Some(start..start.checked_add(len)?.checked_next_multiple_of(PAGE)?)
 }
 
-fn touches_paged(range: Range<usize>) -> bool {
-    state::lock().is_some_and(|locked| locked.touches(range))
+fn touches_paged(range: Option<Range<usize>>) -> bool {
+    range.is_some_and(|range| state::lock().is_some_and(|locked| locked.touches(range)))
 }
 
 /// Refuses a call that paged memory does not support.
@@ -313,7 +315,9 @@ unsafe fn on_pieces(
 ) -> c_int {
     let start = address as usize;
     let mut locked = if start.is_multiple_of(PAGE) { state::lock() } else { None };
-    let pieces = locked.as_ref().map(|locked| locked.pieces(range(address, len))).unwrap_or_default();
+    // The kernel refuses a range beyond the last address.
+    let pages = range(address, len);
+    let pieces = locked.as_ref().zip(pages).map(|(locked, pages)| locked.pieces(pages)).unwrap_or_default();
     let Some(locked) =
         locked.as_mut().filter(|_| pieces.iter().any(|piece| !matches!(piece, Piece::Other(_))))
     else {

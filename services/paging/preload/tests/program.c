@@ -103,6 +103,11 @@ static void holes(void) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
     unsigned char *memory = map(8 * MIB), *hole = memory + 2 * MIB;
     fill(memory, 8 * MIB, 10);
+    /* No range goes beyond the last address. */
+    assert(munmap(memory, SIZE_MAX - MIB) == -1 && errno == EINVAL);
+    assert(madvise(memory, SIZE_MAX - MIB, MADV_DONTNEED) == -1 && errno == EINVAL);
+    assert(mremap(memory, SIZE_MAX - MIB, MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
+    check(memory, 8 * MIB, 10);
     for (int round = 0; round < 3; round++) {
         assert(munmap(hole, 2 * MIB) == 0);
         assert(madvise(hole, MIB, MADV_DONTNEED) == 0);
