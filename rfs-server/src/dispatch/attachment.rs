@@ -70,7 +70,7 @@ impl Attachments<'_> {
             }
             let shard = meta.namespace.inodes_mut().only();
             for (ino, last) in shard.open_files.end_session(session) {
-                meta.lease_ended(session, ino, last);
+                meta.note_last_close(session, ino, last);
                 if !last {
                     // The session may have ended between the bytes of a write and the new size.
                     meta.sweep_tail(ino);

@@ -308,11 +308,11 @@ impl Space {
 
     /// Ends the quarantine of an inode's space for a session. The caller then calls
     /// [`Space::tidy`].
-    pub fn lease_ended(&self, ino: u64, session: u64) {
+    pub fn note_last_close(&self, ino: u64, session: u64) {
         // The caller holds the inode's shard lock, and all quarantine of the inode began under it.
         // So the copy of the count is current for the inode.
         if self.quarantined.load(Ordering::Relaxed) > 0 {
-            self.change(|arena| arena.lease_ended(ino, session));
+            self.change(|arena| arena.note_last_close(ino, session));
         }
     }
 

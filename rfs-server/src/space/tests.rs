@@ -109,7 +109,7 @@ fn released_space_waits_for_the_snapshot_to_copy_it() {
     assert_eq!((space.totals().clean, space.totals().quarantined), (M, 2 * M));
     hold.copied_to(3 * M);
     assert_eq!((space.totals().clean, space.totals().quarantined), (2 * M, M));
-    space.lease_ended(1, 4);
+    space.note_last_close(1, 4);
     space.tidy();
     assert_eq!((space.totals().clean, space.totals().quarantined), (3 * M, 0));
     space.quarantine((2, 1), &[part(3)], &[]);
@@ -146,7 +146,7 @@ fn a_snapshot_copies_only_what_files_have_at_its_moment() {
     let all = Range { start: 0, len: 16 << 20 };
     assert_eq!(hold.to_copy(all), [file]);
     space.quarantine((4, 1), &[kept], &[]);
-    space.lease_ended(2, 4);
+    space.note_last_close(2, 4);
     space.tidy();
     assert_eq!(hold.to_copy(all), [file]);
 }
@@ -157,7 +157,7 @@ fn quarantined_space_comes_back_with_the_lease() {
     let range = use_all(&space, 1 << 20);
     space.quarantine((9, 1), &[range], &[4]);
     assert_eq!(space.allocate(&[want(1)]), Err(Short::Full));
-    space.lease_ended(9, 4);
+    space.note_last_close(9, 4);
     space.tidy();
     assert_eq!(space.totals().clean, 1 << 20);
 }
@@ -252,7 +252,7 @@ fn space_of_a_store_in_doubt_waits_for_the_end_of_each_access() {
     store.set_up(false);
     assert!(space.doubt(1, 7) && !space.doubt(1, 7) && space.doubt(0, 8) && !space.doubt(2, 7));
     space.end_doubts();
-    space.lease_ended(1, 7);
+    space.note_last_close(1, 7);
     space.quarantine((1, 1), after, &[]);
     space.quarantine((1, 1), &own, &[]);
     held(2 * BLOCK);
@@ -298,7 +298,7 @@ fn shrinking_zeroes_what_is_dirty_and_returns_its_memory() {
     // A session can reach the space, so it is no space that can go.
     space.quarantine((1, 1), &[kept], &[7]);
     assert_eq!(resized(&space, MIB), Err(TooSmall { least: 4 * MIB, quarantined: 4 * MIB }));
-    space.lease_ended(1, 7);
+    space.note_last_close(1, 7);
     assert_eq!(resized(&space, MIB), Ok(4 * MIB));
     assert_eq!(resized(&space, 0), Ok(MIB));
     assert_eq!((pages(&space), space.totals().len), (0, 0));

@@ -59,7 +59,7 @@ impl<'a> LogUpkeep<'a> {
         self.store.space.end_previous_sessions();
         self.store.each_shard(|meta| {
             for (ino, last) in meta.namespace.inodes_mut().only().open_files.end_session(ABANDONED_SESSIONS) {
-                meta.lease_ended(ABANDONED_SESSIONS, ino, last);
+                meta.note_last_close(ABANDONED_SESSIONS, ino, last);
             }
         });
         self.store.space.tidy();

@@ -149,7 +149,7 @@ impl WriteView<'_> {
         }
         if closed.session_done {
             self.pages_let_go(session, ino);
-            self.lease_ended(session, ino, closed.all_done);
+            self.note_last_close(session, ino, closed.all_done);
         }
         Ok(Reply::Done)
     }

@@ -468,8 +468,8 @@ impl WriteView<'_> {
 
     /// Completes the last close of an inode by a session. If no session has the inode open, space
     /// beyond the end of the file is given up, and an inode without names goes.
-    pub(in crate::dispatch) fn lease_ended(&mut self, session: u64, ino: u64, last: bool) {
-        self.space.lease_ended(ino, session);
+    pub(in crate::dispatch) fn note_last_close(&mut self, session: u64, ino: u64, last: bool) {
+        self.space.note_last_close(ino, session);
         let Ok(inode) = self.namespace.get(ino) else { return };
         if inode.was_locked && !seeded!(LocksOutlive) {
             self.store.change_locks(|locks| locks.closed(session, ino));

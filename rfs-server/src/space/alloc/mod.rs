@@ -360,7 +360,7 @@ impl Arena {
     }
 
     /// Ends the quarantine of an inode for a session that closed it or ended.
-    pub fn lease_ended(&mut self, ino: u64, session: u64) {
+    pub fn note_last_close(&mut self, ino: u64, session: u64) {
         self.layouts_returned(ino, session, u64::MAX);
     }
 

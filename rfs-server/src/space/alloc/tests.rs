@@ -68,10 +68,10 @@ fn quarantine_ends_with_the_last_holder() {
     arena.quarantine((7, 1), range(4, 2), &[2]);
     arena.quarantine((7, 1), range(6, 1), &[]);
     assert_eq!(arena.totals(), Totals { len: 10, clean: 0, dirty: 1, quarantined: 6 });
-    arena.lease_ended(8, 1);
-    arena.lease_ended(7, 1);
+    arena.note_last_close(8, 1);
+    arena.note_last_close(7, 1);
     assert_eq!(arena.totals().quarantined, 6);
-    arena.lease_ended(7, 2);
+    arena.note_last_close(7, 2);
     assert_eq!(arena.totals(), Totals { len: 10, clean: 0, dirty: 7, quarantined: 0 });
 }
 
@@ -219,7 +219,7 @@ fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
             model.paint(range, &Cell::Used, &to);
         }
         Step::LeaseEnded { ino, session } => {
-            arena.lease_ended(ino, session);
+            arena.note_last_close(ino, session);
             for cell in &mut model.cells {
                 if let Cell::Quarantined(of, holders) = cell
                     && *of == ino
@@ -296,7 +296,7 @@ proptest! {
             arena.free(range);
         }
         for (ino, session) in (1..3).flat_map(|ino| (1..4).map(move |session| (ino, session))) {
-            arena.lease_ended(ino, session);
+            arena.note_last_close(ino, session);
         }
         for range in model.zeroing.drain(..) {
             arena.zeroed(range);
