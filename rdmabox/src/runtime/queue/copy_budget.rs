@@ -11,7 +11,7 @@ use std::cell::Cell;
 
 /// Bytes that a polling thread copies at once: many against a poll, and few against the time of a
 /// request on the wire.
-const OF_A_POLL: u64 = 64 << 10;
+const OF_A_POLL: u64 = 256 << 10;
 
 /// The bytes that a thread may still copy.
 #[derive(Debug)]

@@ -152,20 +152,23 @@ impl Runtime {
     fn list_items(&self, direction: usize, most: usize, combiner: &mut Combiner) -> bool {
         combiner.items.clear();
         let writes = (direction == WRITE).then(|| self.writes.lock());
-        // Requests far beyond the budget for copies are planned after the next poll.
-        let mut bytes_left = combiner.copies_left.saturating_mul(PLANNED_PER_COPIED);
+        // Copies far beyond the budget are planned after the next poll.
+        let most_copied = combiner.copies_left.saturating_mul(PLANNED_PER_COPIED).max(self.limits.max_merge);
+        let mut copied = 0u64;
         for pending in combiner.backlog.iter().take(most) {
             let Request::Single { remote, loan } = &pending.request else { break };
             let len = loan.len() as u64;
-            if direction == WRITE && bytes_left == 0 {
+            if direction == WRITE && copied >= most_copied {
                 break;
             }
-            bytes_left = bytes_left.saturating_sub(len);
             if writes.as_ref().is_some_and(|writes| writes.overlaps(*remote, len)) {
                 // Later writes may not overtake this one: they might overlap it.
                 return true;
             }
             let stageable = self.is_stageable(loan);
+            if stageable && len <= self.limits.stage_threshold {
+                copied += len;
+            }
             combiner.items.push(Item { remote: *remote, len, sges: 1, stageable });
         }
         false
