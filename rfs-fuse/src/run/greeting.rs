@@ -54,18 +54,23 @@ pub(super) fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Clien
     if let Err(e) = mounted.set_readahead(args.settings().max_readahead) {
         log::debug!("the kernel keeps its read-ahead of 128 KiB: {e}");
     }
-    if args.detached
-        && let Some(path) = &args.log_file
-    {
-        daemon::log_to(path).map_err(os("cannot write to the log file"))?;
+    let log_to_file = || match &args.log_file {
+        Some(path) => daemon::log_to(path).map_err(os("cannot write to the log file")),
+        None => Ok(()),
+    };
+    // Standard output has the counters only, so that a parser can read all of it.
+    let greets_on_stderr = args.stats_on_exit && !args.detached;
+    // A program that has read the greeting finds later messages in the log file. That file replaces
+    // standard error.
+    if !greets_on_stderr {
+        log_to_file()?;
     }
     // The foreground process waits for the line, and decides whether to print it.
     if args.detached || !args.quiet {
         let over = client.map_or_else(|| "own memory".to_owned(), |client| client.description());
         let (source, path) = (args.source(), mounted.path().display());
         let greeting = format!("rfs-fuse: {source} is mounted on {path} ({over})\n");
-        // Standard output has the counters only, so that a parser can read all of it.
-        let printed = match args.stats_on_exit && !args.detached {
+        let printed = match greets_on_stderr {
             true => io::stderr().write_all(greeting.as_bytes()),
             false => {
                 let mut out = io::stdout().lock();
@@ -82,8 +87,9 @@ pub(super) fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Clien
     }
     if args.detached {
         daemon::detach(args.log_file.as_deref()).map_err(os("cannot go to the background"))?;
-    } else if let Some(path) = &args.log_file {
-        daemon::log_to(path).map_err(os("cannot write to the log file"))?;
+    }
+    if greets_on_stderr {
+        log_to_file()?;
     }
     Ok(())
 }
