@@ -176,7 +176,8 @@ impl Runtime {
             self.gathering.take(next);
             let has_rest = self.directions[next].flush_or_break(|guard| {
                 guard.collect(|combiner| &mut combiner.backlog);
-                guard.state().copies_left = copies.left();
+                // READs are copied when they complete.
+                guard.state().copies_left = if next == WRITE { copies.left() } else { u64::MAX };
                 if self.is_dead() {
                     let failed = guard.state().take(&self.writes, |_| true);
                     guard.unlocked(|| self.fail_pending(failed, &RequestError::Disconnected));
@@ -184,7 +185,9 @@ impl Runtime {
                 } else if !self.ends_shift(next, &mut shift) {
                     passed |= self.combine(next, guard, &mut shift);
                 }
-                copies.set(guard.state().copies_left);
+                if next == WRITE {
+                    copies.set(guard.state().copies_left);
+                }
                 if guard.state().has_rest() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             if has_rest && !self.gathering.leave(next, || self.is_polled()) {
@@ -347,7 +350,9 @@ impl Runtime {
             let Some(lane) = reserved.lane else { break };
             let Pending { request, ticket } = combiner.backlog.remove(0);
             let Request::Group(ops) = request else { break };
-            combiner.copies_left = combiner.copies_left.saturating_sub(bytes);
+            let lens = ops.iter().map(|op| op.loan.len() as u64);
+            let copied: u64 = lens.filter(|len| *len <= self.limits.stage_threshold).sum();
+            combiner.copies_left = combiner.copies_left.saturating_sub(copied);
             let batch = attempt.batch.get_or_insert_with(|| Batch::of_groups(self, lane));
             batch.add_group(self, ops, &ticket, bytes);
             if combiner.copies_left == 0 {

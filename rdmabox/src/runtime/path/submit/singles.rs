@@ -71,7 +71,7 @@ impl Runtime {
                 break;
             }
             admitted += 1;
-            if direction == WRITE && wr.staged {
+            if wr.staged {
                 copied += wr.len;
             }
         }
@@ -158,7 +158,7 @@ impl Runtime {
         for pending in combiner.backlog.iter().take(most) {
             let Request::Single { remote, loan } = &pending.request else { break };
             let len = loan.len() as u64;
-            if direction == WRITE && copied >= most_copied {
+            if copied >= most_copied {
                 break;
             }
             if writes.as_ref().is_some_and(|writes| writes.overlaps(*remote, len)) {

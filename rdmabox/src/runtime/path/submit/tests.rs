@@ -347,6 +347,33 @@ fn a_polling_thread_copies_a_bounded_number_of_bytes_at_once() {
     runtime.fail();
 }
 
+/// Catches READs that wait for the next poll because WRITEs have used the budget up: no READ is
+/// copied before its post.
+#[test]
+fn reads_need_no_budget_for_copies() {
+    const PAGE: usize = 4096;
+    let posted = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&posted);
+    let post = move |list: &[SendWr<'_>]| {
+        seen.fetch_add(list.len(), Ordering::Relaxed);
+        Ok(())
+    };
+    let lane: Arc<dyn QueuePair> = Arc::new(StubQp::new(post).places(DEPTH as usize));
+    let (runtime, _) = runtime_with_pool(vec![lane], device(), (u64::MAX, PAGE as u64), (8, PAGE as u64));
+    let (ticket, count) = runtime.take_idle(8, runtime.timeout());
+    let mut lent = Lent::new(vec![0; 8 * PAGE], count);
+    let remote = |number: u64| RemoteAddr { addr: number << 20, rkey: 1 };
+    runtime.queue(false, 8, (0..).map(remote).zip(lent.lend_mut(PAGE)), &ticket);
+    drop(Started::new(Arc::clone(&runtime), ticket, lent));
+    runtime.service.polls.store(true, Ordering::SeqCst);
+    let used_up = CopyBudget::of_a_poll();
+    used_up.set(0);
+    runtime.flush_within(READ, &used_up);
+    assert_eq!(posted.load(Ordering::Relaxed), 8);
+    runtime.service.polls.store(false, Ordering::SeqCst);
+    runtime.fail();
+}
+
 /// Places in the send queue of a [`Slow`] lane.
 const PLACES: usize = 4;
 
