@@ -60,6 +60,16 @@ fn check(output: &Output, expected: &str) {
     assert_eq!(counter(&err, "pages_lost"), 0, "{err}");
 }
 
+/// Returns a lender, and the compiled C program, or `None` if there is no compiler.
+fn c_program() -> Option<(Fixture, PathBuf)> {
+    if not_run("gcc") {
+        return None;
+    }
+    let fixture = Fixture::new();
+    let program = compile(&fixture);
+    Some((fixture, program))
+}
+
 /// Compiles the C program.
 fn compile(fixture: &Fixture) -> PathBuf {
     support::compile(fixture.dir.path())
@@ -67,11 +77,8 @@ fn compile(fixture: &Fixture) -> PathBuf {
 
 #[test]
 fn a_running_program_reports_its_counters_until_it_ends() {
-    if not_run("gcc") {
-        return;
-    }
-    let fixture = Fixture::new();
-    let mut program = Running::start(fixture.command(&compile(&fixture)).arg("wait"));
+    let Some((fixture, program)) = c_program() else { return };
+    let mut program = Running::start(fixture.command(&program).arg("wait"));
     assert_eq!(program.line(), "filled");
     let pid = program.0.id();
     let find = || running_pagers().into_iter().flatten().find(|report: &PagerReport| report.pid == pid);
@@ -98,11 +105,8 @@ fn a_running_program_reports_its_counters_until_it_ends() {
 /// thread of the pager: the process would stop.
 #[test]
 fn signal_handlers_load_from_paged_memory_at_any_moment() {
-    if not_run("gcc") {
-        return;
-    }
-    let fixture = Fixture::new();
-    check(&fixture.run(&compile(&fixture), &["signals"]), "ok");
+    let Some((fixture, program)) = c_program() else { return };
+    check(&fixture.run(&program, &["signals"]), "ok");
 }
 
 /// The lender of the test below.
@@ -119,10 +123,7 @@ fn lend_until_the_end_of_the_input() {
 /// Catches a fault that cannot be interrupted: the process would stay until its lender answers.
 #[test]
 fn a_program_that_waits_for_a_stopped_lender_can_be_killed() {
-    if not_run("gcc") {
-        return;
-    }
-    let fixture = Fixture::new();
+    let Some((fixture, program)) = c_program() else { return };
     let arguments = ["--exact", "lend_until_the_end_of_the_input", "--ignored", "--nocapture"];
     let mut lender = Running::start(Command::new(env::current_exe().expect("this test")).args(arguments));
     let address = loop {
@@ -131,7 +132,7 @@ fn a_program_that_waits_for_a_stopped_lender_can_be_killed() {
             break address.to_owned();
         }
     };
-    let mut command = fixture.command(&compile(&fixture));
+    let mut command = fixture.command(&program);
     command.arg("wait").env("RFS_PAGING_SERVERS", address).env("RFS_PAGING_SWITCHES", "provider=tcp");
     let mut program = Running::start(&mut command);
     assert_eq!(program.line(), "filled");
@@ -149,22 +150,16 @@ fn a_program_that_waits_for_a_stopped_lender_can_be_killed() {
 
 #[test]
 fn a_program_forks_while_its_threads_allocate() {
-    if not_run("gcc") {
-        return;
-    }
-    let fixture = Fixture::new();
-    let output = fixture.run(&compile(&fixture), &["forks"]);
+    let Some((fixture, program)) = c_program() else { return };
+    let output = fixture.run(&program, &["forks"]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "ok", "{output:?}");
 }
 
 #[test]
 fn no_memory_of_a_child_of_fork_takes_the_place_of_small_blocks() {
-    if not_run("gcc") {
-        return;
-    }
-    let fixture = Fixture::new();
-    let mut command = fixture.command(&compile(&fixture));
+    let Some((fixture, program)) = c_program() else { return };
+    let mut command = fixture.command(&program);
     let output = command.arg("small-forks").env("RFS_PAGING_SMALL", "268435456").output();
     let output = output.expect("the program");
     assert!(output.status.success(), "{output:?}");
@@ -173,11 +168,7 @@ fn no_memory_of_a_child_of_fork_takes_the_place_of_small_blocks() {
 
 #[test]
 fn small_allocations_are_paged_if_the_settings_say_so() {
-    if not_run("gcc") {
-        return;
-    }
-    let fixture = Fixture::new();
-    let program = compile(&fixture);
+    let Some((fixture, program)) = c_program() else { return };
     let output = fixture.command(&program).arg("small").env("RFS_PAGING_SMALL", "268435456").output();
     check(&output.expect("the program"), "ok");
     let output = fixture.run(&program, &["small"]);
@@ -252,11 +243,7 @@ fn redis_keeps_all_values() {
 
 #[test]
 fn a_c_program_finds_all_its_bytes() {
-    if not_run("gcc") {
-        return;
-    }
-    let fixture = Fixture::new();
-    let program = compile(&fixture);
+    let Some((fixture, program)) = c_program() else { return };
     let output = fixture.run(&program, &[]);
     check(&output, "ok");
     let err = String::from_utf8_lossy(&output.stderr);
@@ -268,11 +255,7 @@ fn a_c_program_finds_all_its_bytes() {
 /// counted twice hides no other one.
 #[test]
 fn unsupported_calls_are_counted_and_change_no_paged_memory() {
-    if not_run("gcc") {
-        return;
-    }
-    let fixture = Fixture::new();
-    let program = compile(&fixture);
+    let Some((fixture, program)) = c_program() else { return };
     let names = Command::new(&program).arg("unsupported").output().expect("the program").stdout;
     let names = String::from_utf8(names).expect("text");
     assert!(names.lines().count() > 30, "{names}");
@@ -289,11 +272,7 @@ fn unsupported_calls_are_counted_and_change_no_paged_memory() {
 /// Catches a child that reads other bytes than its parent has, instead of an end by SIGSEGV.
 #[test]
 fn a_child_that_reads_memory_of_its_parent_ends_by_sigsegv() {
-    if not_run("gcc") {
-        return;
-    }
-    let fixture = Fixture::new();
-    let program = compile(&fixture);
+    let Some((fixture, program)) = c_program() else { return };
     check(&fixture.run(&program, &["children"]), "ok");
     let output =
         fixture.command(&program).arg("small-children").env("RFS_PAGING_SMALL", "268435456").output();
@@ -303,12 +282,9 @@ fn a_child_that_reads_memory_of_its_parent_ends_by_sigsegv() {
 /// Catches a full arena that is not counted.
 #[test]
 fn small_allocations_beyond_their_space_are_local_and_counted() {
-    if not_run("gcc") {
-        return;
-    }
-    let fixture = Fixture::new();
+    let Some((fixture, program)) = c_program() else { return };
     // 64 MiB of address space have one slab for each of 52 lengths, and few more.
-    let mut command = fixture.command(&compile(&fixture));
+    let mut command = fixture.command(&program);
     let output = command.arg("many-small").env("RFS_PAGING_SMALL", "67108864").output();
     let output = output.expect("the program");
     check(&output, "ok");
