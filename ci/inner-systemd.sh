@@ -1,6 +1,6 @@
-# A systemd of its own for trials: the first process of namespaces that end with it, on a
-# copy-on-write view of a directory, with nothing to start but one script. Sourced by scripts that
-# sourced ci/lib.sh; not run. Needs root and overlayfs.
+# A systemd of its own for trials: the first process of namespaces that end with it. It runs on a
+# copy-on-write view of a directory, and starts only one script. Sourced by scripts that sourced
+# ci/lib.sh; not run. Needs root and overlayfs.
 # shellcheck shell=bash
 
 # The process of the trial, and its control groups.

@@ -166,10 +166,10 @@ release_packages() {
     printf -- '-p %s\n' rfs-server rfs-fuse iozone reliability rfs-preload rfs-c rfs-paging rfs-paging-preload packaging jakiro nessie rstore
 }
 
-# Builds the programs of the tests in release mode: one selection of packages for all scripts, as
-# Cargo builds a crate once more for a selection that gives it other features. rdmabox-bench is
-# built by itself: its rdmabox has other features than that of the programs that `mount` and
-# iozone/run build. So is rfs-python, because maturin builds it by itself.
+# Builds the programs of the tests in release mode. All scripts use one selection of packages,
+# because Cargo builds a crate once more for a selection that gives it other features. rdmabox-bench
+# is built by itself: its rdmabox has other features than the rdmabox of the programs that `mount`
+# and iozone/run build. So is rfs-python, because maturin builds it by itself.
 build_release() {
     local packages
     read -rd "" -a packages < <(release_packages) || true

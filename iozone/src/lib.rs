@@ -1,7 +1,7 @@
 //! The benchmark harness behind `iozone/run`.
 //!
-//! Starts `rfs-server` and `rfs-fuse` as ordinary programs, measures their mounts beside the
-//! ceilings (a FUSE file system that only copies, and tmpfs) and other file systems, and reports
+//! Starts `rfs-server` and `rfs-fuse` as ordinary programs. It measures their mounts beside other
+//! file systems and the ceilings (a FUSE file system that only copies, and tmpfs). It reports
 //! tables, JSON and SVG charts. Measurements are external, except for the counters of the server.
 //!
 //! A [`plan`] has the measurements. The [`harness`] runs it: it starts each [`target`], has an

@@ -16,8 +16,8 @@ pub fn default_file_size(available: u64, threads: u32) -> u64 {
     (1 << share.max(4 * MIB).ilog2()).min(GIB)
 }
 
-/// Returns the peak memory of one measurement: the file in the server (or in the null file system)
-/// and in the client's page cache, and space for the programs.
+/// Returns the peak memory of one measurement. It has the file in the server (or in the null file
+/// system) and in the client's page cache, and 256 MiB for the programs.
 pub fn peak(file_size: u64, threads: u32) -> u64 {
     file_size.saturating_mul(2).saturating_mul(u64::from(threads)).saturating_add(256 * MIB)
 }

@@ -12,7 +12,7 @@ use std::{
 use clap::{Command, FromArgMatches};
 
 use crate::{
-    effective::{Change, Effective, changes, show},
+    effective_options::{Change, EffectiveOption, changes, show},
     error::LoadError,
     merge::{Loaded, load},
     rules::Rules,
@@ -38,7 +38,7 @@ pub struct NewOptions<P> {
     pub options: P,
     /// The options that differ from those that the program runs with.
     pub changes: Vec<Change>,
-    effective: Vec<Effective>,
+    effective: Vec<EffectiveOption>,
 }
 
 impl<P: FromArgMatches> Configuration<P> {

@@ -12,7 +12,7 @@
 
 mod configuration;
 mod document;
-mod effective;
+mod effective_options;
 mod error;
 mod line;
 mod merge;
@@ -23,6 +23,6 @@ mod setting;
 mod tests;
 
 pub use configuration::{Configuration, NewOptions};
-pub use effective::Change;
+pub use effective_options::Change;
 pub use error::{FileError, LoadError};
 pub use rules::{FileForm, Rules};

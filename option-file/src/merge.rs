@@ -17,7 +17,7 @@ use clap::{
 
 use crate::{
     document::{Document, Entry, Table, Value},
-    effective::{Effective, effective},
+    effective_options::{EffectiveOption, effective},
     error::{FileError, LoadError},
     line::Line,
     rules::{FileForm, Rules},
@@ -30,7 +30,7 @@ pub(crate) struct Loaded {
     /// The parsed options.
     pub(crate) matches: ArgMatches,
     /// The options in the order of their definition, with their origin.
-    pub(crate) effective: Vec<Effective>,
+    pub(crate) effective: Vec<EffectiveOption>,
     /// The file, if there is one.
     pub(crate) file: Option<PathBuf>,
 }

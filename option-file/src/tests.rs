@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 
 use crate::{
     FileForm, LoadError, Rules,
-    effective::{Origin, changes, show},
+    effective_options::{Origin, changes, show},
     merge::{Loaded, load},
 };
 

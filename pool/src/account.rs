@@ -114,9 +114,9 @@ impl<U> Account<U> {
         })
     }
 
-    /// Plans the preparation of `wanted` chunks beside all free ones, so that the stores have equal
-    /// parts of both together: the number of chunks of each store. The room is taken until
-    /// [`prepared`](Self::prepared) or [`unprepared`](Self::unprepared).
+    /// Plans the preparation of `wanted` chunks beside all free chunks. Returns the number of
+    /// chunks of each store, so that the stores have equal parts of both together. The room is
+    /// taken until [`prepared`](Self::prepared) or [`unprepared`](Self::unprepared).
     ///
     /// # Errors
     /// [`Shortage`] without an effect, also for more than 4 million chunks.

@@ -1,8 +1,8 @@
 //! Distribution of a number of chunks over stores.
 //!
-//! The stores get turns, from a given store on, so that a region has as many stores as possible,
-//! and no store has two chunks more than another one that had room. Equal inputs give equal
-//! results: a replayed log places chunks as before.
+//! The stores get turns, from a given store on. So a region has as many stores as possible, and no
+//! store has two chunks more than another store that had room. Equal inputs give equal results: a
+//! replayed log places chunks as before.
 //!
 //! # Concurrency
 //! No I/O, no locks, no clock.

@@ -26,9 +26,9 @@ pub fn turn(at: u64, unit: u64, stores: usize, shift: u64) -> usize {
     }
 }
 
-/// Chooses one of `stores` stores for `len` bytes: from `turn` on, the first that has room for all
-/// of them, else the first that has room for one. `has` tells whether the store with an index has
-/// room for a number of bytes.
+/// Chooses one of `stores` stores for `len` bytes. From `turn` on, it is the first store with room
+/// for all bytes, else the first store with room for one byte. `has` tells whether the store with
+/// an index has room for a number of bytes.
 pub fn choose(turn: usize, stores: usize, len: u64, has: impl Fn(usize, u64) -> bool) -> Option<usize> {
     let order = || (turn..stores).chain(0..turn.min(stores));
     order().find(|&index| has(index, len)).or_else(|| order().find(|&index| has(index, 1)))

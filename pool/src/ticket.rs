@@ -1,9 +1,9 @@
 //! Tickets: the keys with which the owner of a pool admits clients to its stores.
 //!
 //! Owner and stores know the key of the pool. A ticket is a key whose name has the client and the
-//! epoch of the owner, and whose secret is derived from the key of the pool and that name. So a
-//! store knows the ticket of each client without a message, and a client that has a ticket learns
-//! neither the key of the pool nor the ticket of another client.
+//! epoch of the owner. Its secret is derived from the key of the pool and the name. So a store
+//! knows the ticket of each client without a message. A client with a ticket learns neither the key
+//! of the pool nor the ticket of another client.
 //!
 //! # Concurrency
 //! Plain values.

@@ -1,13 +1,11 @@
 //! One task with many requests in flight, on plain `std` futures.
 //!
-//! Remote memory holds a directory: an index, and records of any length. A lookup is two READs,
-//! and the second depends on the first. In sequence, each lookup waits for two round trips.
-//! Joined, all lookups wait together, in one task on one thread. The executor is that of the
-//! `futures` crate. Any executor works, because transfers wake the task that polls them.
+//! Remote memory holds a directory: an index, and records of any length. A lookup is two READs, and
+//! the second depends on the first. Joined lookups wait for their round trips together, in one task
+//! on one thread. Any executor works, because transfers wake the task that polls them.
 //!
 //! `cargo run --release -p rdmabox --example async_service` starts a host in this process. With
-//! `-- --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints, with other
-//! times on another machine:
+//! `-- --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints, for example:
 //!
 //! ```text
 //! 256 lookups through TCP via tcp:127.0.0.1:43023 (not shared memory: ...)

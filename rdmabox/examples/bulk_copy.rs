@@ -1,20 +1,17 @@
 //! Copies bytes of any length to remote memory and back, through registered buffers.
 //!
-//! Each direction has four buffers of 1 MiB ([`Session::allocate`]). A buffer is registered once,
-//! so no request copies bytes or registers memory. The requests are started: while four of them are
-//! under way, the program fills or empties the next buffer. The last piece is shorter than its
-//! buffer ([`Buffer::slice`]).
+//! Each direction has four buffers of 1 MiB ([`Session::allocate`]), each registered once. So no
+//! request copies bytes or registers memory. While four requests are under way, the program fills
+//! or empties the next buffer. The last piece is shorter than its buffer ([`Buffer::slice`]).
 //!
-//! `cargo run --release -p rdmabox --example bulk_copy` starts a host in this process; with
+//! `cargo run --release -p rdmabox --example bulk_copy` starts a host in this process. With
 //! `-- --connect ADDRESS` the host is another process with at least 10 MB (`examples/lend.rs`). It
-//! prints
+//! prints this. Over shared memory the last line is `executed 20 requests in place`.
 //!
 //! ```text
 //! 10000000 bytes there and back, through TCP via tcp:127.0.0.1:43023 (not shared memory: ...)
 //! 20 requests: copied 0 bytes, registered 8 buffers, moved 20000000 bytes in registered memory
 //! ```
-//!
-//! Over shared memory the last line is `executed 20 requests in place`.
 
 use std::{
     collections::VecDeque,

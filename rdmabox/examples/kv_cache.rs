@@ -1,15 +1,13 @@
 //! A key-value cache whose server does no work for a get.
 //!
 //! The server exports the table for reading. A put is a call, so only the server writes. A get is
-//! one READ of the few slots that can hold the key, and runs no code of the server.
+//! one READ of the few slots that can hold the key, and runs no code of the server. A READ may
+//! overlap a put, so every slot carries a checksum. The invariant: *a slot with a valid checksum
+//! was written completely by one put.* A slot with an invalid checksum is read again.
 //!
-//! A READ may overlap a put, so every slot carries a checksum. The invariant: *a slot with a
-//! valid checksum was written completely by one put.* A slot with an invalid checksum is being
-//! written, and is read again.
-//!
-//! `cargo run --release -p rdmabox --example kv_cache` starts a server in this process. `--
-//! --listen ADDRESS` starts one that serves until Ctrl-C, and `-- --connect ADDRESS` uses it. It
-//! prints, with another number of torn reads each time:
+//! `cargo run --release -p rdmabox --example kv_cache` starts a server in this process.
+//! `-- --listen ADDRESS` starts a server that serves until Ctrl-C, and `-- --connect ADDRESS` uses
+//! it. It prints, with another number of torn reads each time:
 //!
 //! ```text
 //! 2000 gets: 1000 hits, 2000 reads, 0 calls

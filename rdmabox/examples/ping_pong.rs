@@ -1,5 +1,5 @@
-//! Measures latency: one request of each kind at a time, and a word that two clients pass to and
-//! fro through the memory of a third process.
+//! Measures latency: one request of each kind at a time, and a word in the memory of a third
+//! process. Two clients pass that word to and fro.
 //!
 //! `cargo run --release -p rdmabox --example ping_pong` starts a host in this process. With
 //! `-- --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints, with other

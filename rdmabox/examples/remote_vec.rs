@@ -1,8 +1,7 @@
 //! A vector of plain data in the memory of another process or machine, on the blocking calls.
 //!
-//! It shows ordered lists and long requests. An ordered list posts an element and the length that
-//! publishes it in this order, with one doorbell and one round trip. `extend` and `iter` move
-//! many elements with each request.
+//! It shows ordered lists and long requests. An ordered list posts an element, then the length that
+//! publishes it, with one doorbell. `extend` and `iter` move many elements with each request.
 //!
 //! `cargo run --release -p rdmabox --example remote_vec` starts a host in this process. With
 //! `-- --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints

@@ -5,8 +5,8 @@
 //! eight slots, so a published value stays in place during the next seven writes. A reader takes
 //! the newest of the copies. If a host fails, writer and readers go on with the other copy.
 //!
-//! One writer at a time: a program with several gives them turns by a lock, for example by
-//! compare-and-swap of a word of the first host.
+//! Only one writer writes at a time. A program with several writers gives them turns by a lock, for
+//! example by compare-and-swap of a word of the first host.
 //!
 //! `cargo run --release -p rdmabox --example replicated_register` starts two hosts in this process,
 //! and stops one of them in the end; with `-- --connect ADDRESS ADDRESS` the hosts are other
@@ -79,8 +79,8 @@ impl Register {
     }
 
     /// Returns version and value of the newest copy. A host that cannot be reached is left out.
-    /// `None` if no host is left that has the newest version seen so far: a copy that missed a
-    /// write stays behind, and is the newest one when the other host dies.
+    /// Returns `None` if no host is left that has the newest version seen so far. A copy that
+    /// missed a write stays behind, and is the newest copy when the other host dies.
     fn read(&mut self) -> Option<(u64, Vec<u8>)> {
         let copies = self.replicas.iter().filter_map(|replica| replica.read().ok());
         let newest = copies.max_by_key(|(version, _)| *version).filter(|newest| newest.0 >= self.floor)?;

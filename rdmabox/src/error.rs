@@ -67,10 +67,10 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 ///
 /// # A flushed atomic
 /// A fetch-and-add that failed with [`Flushed`](Self::Flushed) or [`Timeout`](Self::Timeout) may
-/// have been executed. A program can find that out if it knows the previous value of the word: give
-/// each session a word of its own, and let readers add the words up. A later atomic on the same
-/// word waits until the failed one can no longer take effect. A READ does not wait for that, so the
-/// program adds zero instead of reading:
+/// have been executed. A program can find that out if it knows the previous value of the word. So
+/// give each session a word of its own, and let readers add the words up. A later atomic on the
+/// same word waits until the failed one can no longer take effect. A READ does not wait for that,
+/// so the program adds zero instead of reading:
 ///
 /// ```
 /// use rdmabox::{MemoryServer, RemoteAddr, RequestError, Session, SessionOptions};
@@ -121,12 +121,12 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 /// After such an error, read the word in a new session, as soon as the host has called
 /// [`disconnected`](crate::Service::disconnected) for the old session.
 ///
-/// A compare-and-swap needs no word of its own if each new value is unique, for example if it
-/// contains a number that belongs to the session and a counter of the session. A new value needs a
-/// new count, and a repetition of an attempt keeps the count. The client has no number of its
-/// session: the service hands it [`Peer::id`](crate::Peer::id) in a reply. A repetition that finds
-/// the new value in the word then shows that the first attempt took effect. Other sessions must not
-/// replace the value before its writer has seen it.
+/// A compare-and-swap needs no word of its own if each new value is unique. For example, the value
+/// contains a number of the session and a counter of the session. A new value needs a new count,
+/// and a repetition of an attempt keeps the count. The client has no number of its session: the
+/// service hands it [`Peer::id`](crate::Peer::id) in a reply. A repetition that finds the new value
+/// in the word then shows that the first attempt took effect. Other sessions must not replace the
+/// value before its writer has seen it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -134,12 +134,12 @@ pub enum RequestError {
     /// session goes on. [`RemAccessErr`](WcStatus::RemAccessErr) means that the host refused the
     /// request, which had no effect. The error of a list names no step.
     ///
-    /// The error is due to this request alone. Requests that were merged into one work request are
-    /// repeated alone if the host or this side's device refuses it, and each gets its own outcome.
-    /// A WRITE stores its bytes again then. If this side's device refused the merged one, the first
-    /// attempt may have stored them, so a WRITE to which other parties react belongs in a list
-    /// ([why](Self#repeating-a-write-that-publishes)). Lists and atomics are never merged, and
-    /// never repeated.
+    /// The error is due to this request alone. If the host or this side's device refuses a merged
+    /// work request, each of its requests is repeated alone and gets its own outcome. A WRITE
+    /// stores its bytes again then. If this side's device refused the merged work request, the
+    /// first attempt may already have stored the bytes. So a WRITE to which other parties react
+    /// belongs in a list ([why](Self#repeating-a-write-that-publishes)). Lists and atomics are
+    /// never merged, and never repeated.
     #[error("{0}")]
     Completion(WcStatus),
     /// Another request on the same queue pair failed. It is unknown whether this request took

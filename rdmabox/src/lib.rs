@@ -119,7 +119,7 @@
 //! `env_logger::init()` at the start of `main`, and `RUST_LOG=rdmabox=info` in the environment,
 //! print it to the standard error. `warn` and `error` have the reasons for which a host ends a
 //! session, and `info` has its begin and end. A panic of a service or a callback also goes to the
-//! panic hook of the process, which prints it if the program has not replaced it.
+//! panic hook of the process. The default hook prints it.
 //!
 //! [`log`]: https://docs.rs/log
 //!

@@ -17,9 +17,9 @@ mod membarrier;
 #[cfg(any(not(loom), test))]
 mod reader_lock;
 
+#[cfg(loom)]
+mod loom_primitives;
 #[cfg(all(loom, test))]
 pub(crate) mod model;
 #[cfg(loom)]
-mod modelled;
-#[cfg(loom)]
-pub(crate) use modelled::*;
+pub(crate) use loom_primitives::*;

@@ -1,4 +1,4 @@
-//! Tests the runtime on a device that injects faults: every request ends once, a successful write
+//! Tests the runtime on a device that injects faults. Every request ends once, a successful write
 //! is present, a failed write may be present, and no resource leaks.
 //!
 //! RDMABOX_FAULT_SEED=N repeats one seed. RDMABOX_FAULT_SEEDS=COUNT runs COUNT random seeds.

@@ -191,8 +191,8 @@ fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
         (f.options.window_bytes, f.options.queue_pairs) = (4 * PART as u64, 1);
         let session = f.connect();
         let base = base(&session);
-        // In posting order: a lone write, two merged writes of which the second is out of range,
-        // and a write that must not overtake the first.
+        // In posting order: a lone write, two merged writes, and a write that must not overtake the
+        // first. The second merged write is out of range.
         let places = [at(base, 0), at(base, LEN - PART), at(base, LEN), at(base, 8)];
         let expected = [Ok(()), Ok(()), Err(REFUSED), Err(RequestError::Flushed)];
 

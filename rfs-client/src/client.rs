@@ -26,7 +26,7 @@ use crate::{
     },
     metadata::{
         access_times::AccessReports, attributes::Attributes, export::Export, locks::Locks, lookup::Lookups,
-        names::Names, open::OpenFiles, privileges::Privileges, readdir::Directories, xattr::Xattrs,
+        names::Names, open_files::OpenFiles, privileges::Privileges, readdir::Directories, xattr::Xattrs,
     },
     recalls::{Recalls, pages::PageHolds},
     remote::{
@@ -262,8 +262,8 @@ impl Client {
         self.calls.remote.epochs().newest.0.into()
     }
 
-    /// Returns true if a next process can continue the session: this client places appended bytes
-    /// itself, so that it can tell how far an append came.
+    /// Returns true if a next process can continue the session. For this, the client has to place
+    /// appended bytes itself, so that it can tell how far an append came.
     pub fn can_be_continued(&self) -> bool {
         self.mount.is_some() && self.appends.are_one_sided()
     }

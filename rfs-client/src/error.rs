@@ -9,12 +9,9 @@
 //! | rdmabox rejected the request as invalid | EIO |
 //! | a malformed message or layout, a reply of the wrong kind, another version | EPROTO |
 //! | the file's layout kept changing during an operation | EIO |
-//! | a block does not match its checksum | EIO |
-//! | another client held the append lock for too long | ETIMEDOUT |
-//! | a block was being written for too long | ETIMEDOUT |
+//! | the append lock was held, or a block was being written, for too long | ETIMEDOUT |
 //! | the export is in use, and one session demands exclusive use | EBUSY |
-//! | the export has no checksums | EOPNOTSUPP |
-//! | the provider does not have an atomic | EOPNOTSUPP |
+//! | the export has no checksums, or the provider lacks an atomic | EOPNOTSUPP |
 
 use rdmabox::{RequestError, WcStatus};
 use rfs_proto::{DecodeError, Errno, InUse, OLDEST_VERSION, VERSION};

@@ -54,13 +54,13 @@ pub use metadata::{
     locks::{LockOutcome, LockRequest, Locks},
     lookup::Lookups,
     names::{Creator, NameRemoval, Names},
-    open::OpenFiles,
+    open_files::OpenFiles,
     privileges::Privileges,
     readdir::Directories,
     xattr::Xattrs,
 };
 pub use recalls::{RecallHandler, Recalls, pages::PageHolds};
-pub use remote::kept::{
+pub use remote::kept_state::{
     Counter, InScope, KEPT_FORMAT, KeptState, KeptStateError, RequestScope, is_repeated_request,
 };
 pub use remote::{

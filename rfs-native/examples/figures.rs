@@ -9,9 +9,10 @@
 //!     figures read SOCKET PATH COUNT        prints the time of 1 MiB in nanoseconds, in reads of
 //!                                           1 MiB and in one read of the whole file
 //!
-//! SOCKET and TCP_ADDRESS are those of a server, MOUNT is a mount of it over TCP, and NULL a mount
-//! of the null FUSE file system, whose files are opened for O_DIRECT. The program starts itself
-//! with `lend`, for the rows of a bare session. `bindings/python/figures.py` starts it with `read`.
+//! SOCKET and TCP_ADDRESS are addresses of a server, and MOUNT is a mount of it over TCP. NULL is a
+//! mount of the null FUSE file system, whose files are opened for O_DIRECT. The program starts
+//! itself with `lend`, for the rows of a bare session. `bindings/python/figures.py` starts it with
+//! `read`.
 
 use std::{
     error::Error,
@@ -157,8 +158,8 @@ fn shared_memory(mount: &Mount, null: Option<&Path>) -> Outcome<()> {
     let (file, tmpfs) = (filled(mount, "figures-shm")?, tmpfs()?);
     let memory = Memory::shared("figures", FILE as usize)?;
     memory.write(0, &vec![1; FILE as usize]);
-    // A span of 1 MiB stays in the cache of a processor; 64 MiB do not, so that these rows have the
-    // time of the memory, too.
+    // A span of 1 MiB stays in the cache of a processor. A span of 64 MiB does not, so its rows
+    // have the time of the memory, too.
     for (len, name, span, operations, least) in [
         (SMALL, "4 KiB in 1 MiB", CACHED, 200_000, 3.0),
         (SMALL, "4 KiB in 64 MiB", FILE, 200_000, 3.0),

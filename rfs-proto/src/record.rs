@@ -23,8 +23,8 @@ pub const INO: usize = 0;
 pub const VERSION: usize = 8;
 /// Offset of the file size in bytes (u64). Authoritative.
 pub const SIZE: usize = 16;
-/// Offset of the time of the last write by a client (i64, nanoseconds on the server's clock); 0 if
-/// no client wrote since the server last set mtime.
+/// Offset of the time of the last write by a client (i64, nanoseconds on the server's clock). The
+/// time is 0 if no client wrote since the server last set mtime.
 pub const WRITE_TIME: usize = 24;
 /// Offset of the mtime without the last write by a client (i64, nanoseconds).
 pub const MTIME: usize = 32;
@@ -118,8 +118,8 @@ impl Space {
 
 /// Returns the check of a record. It detects mixtures of two versions, not deliberate forgery.
 ///
-/// It is FNV-1a over the inode number, the version and the words from [`MTIME`] up to [`CHECK`],
-/// applied to words instead of bytes, with the upper half folded in after each step.
+/// It is FNV-1a over the inode number, the version and the words from [`MTIME`] up to [`CHECK`].
+/// The hash takes words instead of bytes, and folds the upper half in after each step.
 pub fn check(ino: u64, version: u64, server_part: &[u8; SERVER_PART]) -> u64 {
     let words = server_part[..CHECK - MTIME].chunks_exact(8).map(|chunk| {
         let mut bytes = [0; 8];

@@ -1,6 +1,6 @@
 //! The cores of threads, and how the kernel schedules them.
 //!
-//! A program has a helper thread follow a busy thread to its core: the helper runs there as
+//! A program has a helper thread follow a busy thread to its core. The helper runs there as
 //! SCHED_IDLE, that is, only while no other thread wants the core. The kernel takes a core with
 //! such threads only for an idle one, so a thread that is woken stays there.
 //!
@@ -52,8 +52,8 @@ pub fn restrict(thread: Pid, core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(Some(thread), &only)?)
 }
 
-/// Checks that sharing one of `cores` is useful, and that this process may end it: has a new thread
-/// of that `name` become SCHED_IDLE and come back with `leave`.
+/// Checks that sharing one of `cores` is useful, and that this process may end it. For this, a new
+/// thread called `name` becomes SCHED_IDLE and comes back with `leave`.
 ///
 /// # Errors
 /// [`io::ErrorKind::Unsupported`] if there is one core only, or if the calling thread has another

@@ -15,8 +15,8 @@ pub struct rfs_view(View);
 
 /// Returns a view of up to `len` bytes at an offset in `out`. rfs_view_free() frees it.
 ///
-/// A truncation by any mount waits until the view is freed, and this mount loses its session if
-/// that takes longer than the server's recall timeout. A thread that has a view of a file must not
+/// A truncation by any mount waits until the view is freed. This mount loses its session if that
+/// takes longer than the server's recall timeout. A thread that has a view of a file must not
 /// truncate the file.
 ///
 /// Returns 0 or a negative error number.

@@ -3,7 +3,7 @@
 //!
 //! The kernel opens every file, and has its names and permissions. The library recognises
 //! descriptors of a mount by the mount's number. After a few calls it opens the file by the number
-//! of its inode in a session of its own (`rfs-native`), and carries reads and writes from then on.
+//! of its inode in a session of its own (`rfs-native`). From then on it carries reads and writes.
 //! Each call that the library does not carry is the kernel's, at the same offset.
 //!
 //! `docs/user/preload.md` says which programs gain from it, and `docs/design/preload.md` how it

@@ -28,9 +28,9 @@ use crate::{
     descriptor::position::Place,
     descriptor::table::Table,
     guard,
-    mounts::{id::FileId, known::KnownMounts, site::Site},
+    mounts::{id::FileId, known_mounts::KnownMounts, site::Site},
     next,
-    session::protected,
+    session::session_fds,
 };
 
 /// Calls that the kernel does for a description before the library opens its file.
@@ -238,7 +238,7 @@ pub(crate) fn begin_child() {
     if old.is_null() {
         return;
     }
-    for fd in protected::take_all() {
+    for fd in session_fds::take_all() {
         // The server waits for processes that keep a descriptor of a session.
         // SAFETY: the parent's library has opened it, and this process never uses its copy.
         unsafe { next::close(fd) };
@@ -247,7 +247,7 @@ pub(crate) fn begin_child() {
 
 /// Forgets a descriptor that a session closes.
 pub(crate) fn forget_session_descriptor(fd: c_int) {
-    protected::remove(&[fd]);
+    session_fds::remove(&[fd]);
     let sites = state().map(|state| state.mounts.sites()).unwrap_or_default();
     sites.iter().for_each(|site| site.forget(fd));
 }

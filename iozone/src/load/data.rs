@@ -14,7 +14,7 @@ use rustix::fs::{Advice, OFlags, fadvise};
 use super::{
     Pattern,
     latency::{Times, line},
-    together,
+    thread_group,
 };
 use crate::{
     Error, Result,
@@ -64,7 +64,7 @@ pub fn work(work: &Work, out: &mut impl Write) -> Result<()> {
             jobs.push(move || job.run().map_err(Error::io(path)));
         }
     }
-    let (seconds, times) = together::run(jobs)?;
+    let (seconds, times) = thread_group::run(jobs)?;
     let done = Times::sum(times)?.done(seconds);
     writeln!(out, "{}", line(&done)?).and_then(|()| out.flush()).map_err(Error::io("output"))
 }

@@ -12,7 +12,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::together;
+use super::thread_group;
 use crate::{Error, Result};
 
 /// Layout of the directories.
@@ -120,7 +120,7 @@ fn timed(work: &Work) -> Result<f64> {
     let act =
         |share: &[PathBuf]| share.iter().try_for_each(|path| one(work.action, path).map_err(Error::io(path)));
     let jobs = shares.iter().map(|share| || act(share)).collect();
-    together::run(jobs).map(|(seconds, _)| seconds)
+    thread_group::run(jobs).map(|(seconds, _)| seconds)
 }
 
 fn one(action: Action, path: &Path) -> io::Result<()> {

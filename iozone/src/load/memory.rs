@@ -1,11 +1,11 @@
 //! Prepares free memory before a measurement.
 //!
 //! A virtual machine may return free memory to its host (free page reporting in Linux). The host
-//! gives it back on the first touch, 4 KiB at a time, which can take five times as long as the rest
-//! of a page fault. The first or largest measurement would pay for this. Therefore the memory of a
-//! run is touched and freed before the run. The kernel hands out recently freed memory first, and
-//! does not report it for one to two seconds. On other machines this costs a moment and has no
-//! effect.
+//! gives the memory back on the first touch, 4 KiB at a time. This can take five times as long as
+//! the rest of a page fault. The first or largest measurement would pay for this. Therefore the
+//! memory of a run is touched and freed before the run. The kernel hands out recently freed memory
+//! first, and does not report it for one to two seconds. On other machines this costs a moment and
+//! has no effect.
 
 use std::hint::black_box;
 

@@ -9,7 +9,7 @@ pub mod memory;
 pub mod names;
 pub mod native;
 mod pattern;
-pub mod together;
+pub mod thread_group;
 
 use std::{env, io::Write, path::Path, time::Duration};
 

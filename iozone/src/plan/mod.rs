@@ -39,9 +39,9 @@ pub struct Cli {
 pub enum Command {
     /// Measure rfs with IOzone, and compare it with its ceilings.
     ///
-    /// Starts rfs-server and rfs-fuse, runs IOzone on the mount (write, rewrite, read, reread,
-    /// random read, random write; flush time counts), prints one table per provider, writes JSON
-    /// and an SVG chart, and leaves no process, mount or file behind.
+    /// Starts rfs-server and rfs-fuse, and runs IOzone on the mount: write, rewrite, read, reread,
+    /// random read, random write. The time of the flush counts. Prints one table per provider, and
+    /// writes JSON and an SVG chart. Leaves no process, mount or file behind.
     #[command(
         after_help = "Other plans: iozone/run --compare, --scaling, --scaling=stores, --fresh, --names, --native, \
                             --figure 12; --help after one lists its options"
@@ -51,28 +51,28 @@ pub enum Command {
     /// optimizations.
     ///
     /// Prints throughput, latency, processor time and memory, with ratios of medians over
-    /// interleaved rounds; writes JSON with all rounds, charts and a log; and leaves no process,
-    /// mount or file behind. Targets that are not installed are skipped and reported.
+    /// interleaved rounds. Writes JSON with all rounds, charts and a log. Leaves no process, mount
+    /// or file behind. Targets that are not installed are skipped and reported.
     Compare(compare::Options),
     /// Measure how rfs scales with threads, files, mounts, file size and number of files.
     ///
-    /// Prints throughput, latencies and memory at every point, and those of a file system that only
-    /// copies; reports points where a larger load has a lower rate; writes JSON with all rounds, a
-    /// report and charts; and leaves no process, mount or file behind.
+    /// Prints throughput, latencies and memory at every point, for rfs and for a file system that
+    /// only copies. Reports points where a larger load has a lower rate. Writes JSON with all
+    /// rounds, a report and charts. Leaves no process, mount or file behind.
     Scaling(scaling::Options),
     /// Measure how rfs scales with the number of stores, each with a link of a limited rate.
     ///
-    /// Starts servers and stores in network namespaces, limits their links with HTB, and measures
+    /// Starts servers and stores in network namespaces, and limits their links with HTB. Measures
     /// one large file, several mounts, blocks of 4 KiB, and loopback without limits. Prints the
-    /// rates with their ratios to one store and the requirements; writes JSON with all rounds and a
-    /// chart; and leaves no process, mount or file behind. Needs root.
+    /// rates with their ratios to one store and the requirements. Writes JSON with all rounds and a
+    /// chart. Leaves no process, mount or file behind. Needs root.
     Stores(Box<stores::Options>),
     /// Measure the start of a server with much memory, and the cost of the first use of its memory.
     ///
-    /// Each round starts a server and a mount, and writes a file five times: first to unused
-    /// memory, while the server is still allocating in the background, then again to the same
-    /// memory. Prints seconds and throughput and checks them against requirements; leaves no
-    /// process, mount or file behind.
+    /// Each round starts a server and a mount, and writes a file five times. The first write goes
+    /// to unused memory, while the server is still allocating in the background. The others go to
+    /// the same memory. Prints seconds and throughput and checks them against requirements. Leaves
+    /// no process, mount or file behind.
     Fresh(fresh::Options),
     /// Measure how fast files are created, looked up, listed and removed on rfs, its ceilings and
     /// GlusterFS.
@@ -90,8 +90,8 @@ pub enum Command {
     /// Measure rfs with the switches of the systems in Fig. 12 of the RDMAbox paper.
     ///
     /// The systems are plain verbs, Accelio, UCX, libfabric, Octopus, GlusterFS and RDMAbox itself.
-    /// Prints one table per provider and phase, each row beside the gain that the paper claims;
-    /// writes JSON, a chart per provider and a log; and leaves no process, mount or file behind.
+    /// Prints one table per provider and phase, each row beside the gain that the paper claims.
+    /// Writes JSON, a chart per provider and a log. Leaves no process, mount or file behind.
     Figure(figure::Options),
     /// Create a load; a plan starts it as a child process.
     #[command(hide = true, subcommand)]

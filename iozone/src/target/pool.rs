@@ -9,8 +9,8 @@ use measure::{network::Network, pool_key};
 
 use super::{
     Running, Side, Target, WorkDir,
-    mounted::{START, Started},
     rfs::ready,
+    running_mounts::{START, Started},
 };
 use crate::{
     Error, Result,

@@ -1,14 +1,14 @@
 //! rfs and its null file system: runs `rfs-server` and `rfs-fuse` as a user would.
 //!
 //! Both are guarded children in the foreground. The socket and the mount point are in a private
-//! directory, and the server selects a free TCP port, so several harnesses can run at the same
+//! directory, and the server selects a free TCP port. So several harnesses can run at the same
 //! time.
 
 use std::{env, path::Path, time::Duration};
 
 use super::{
     Running, Setup, Side, Target, WorkDir,
-    mounted::{START, Started},
+    running_mounts::{START, Started},
 };
 use crate::{
     Error, Result,

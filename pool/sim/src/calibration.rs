@@ -15,7 +15,7 @@ use crate::{
 
 /// Largest accepted difference between the model and the processes.
 pub const TOLERANCE: f64 = 0.2;
-/// Part of a link's bytes that is data: 1448 bytes of a segment, of 1514 with the headers of
+/// Part of a link's bytes that is data: 1448 of 1514 bytes of a segment. The rest is the headers of
 /// Ethernet, IP and TCP with its time stamps. HTB counts the headers of each segment.
 pub const DATA_SHARE: f64 = 1448.0 / 1514.0;
 /// Bytes that HTB lets an idle link send at once in the measured network.

@@ -2,14 +2,14 @@
 //!
 //! [`placement`] has files in stores, by the functions that the server and RStore use. [`run()`]
 //! simulates requests with links of stores and machines of clients, event by event. [`growth`] and
-//! [`added`] are the results over growing pools. [`calibration`] compares the model with measured
-//! processes.
+//! [`addition`] are the results over growing pools. [`calibration`] compares the model with
+//! measured processes.
 //!
 //! # Concurrency
 //! One thread. The library does no I/O.
 #![forbid(unsafe_code)]
 
-pub mod added;
+pub mod addition;
 pub mod calibration;
 pub mod event;
 pub mod growth;

@@ -6,7 +6,7 @@
 //!
 //! # Concurrency
 //! Any thread may call. The lock of a store is held while its session connects and while chunks are
-//! located, so threads that need one store wait for one connection. Transfers take no lock.
+//! located. So threads that need the same store wait for one connection. Transfers take no lock.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -2,8 +2,8 @@
 //!
 //! A fence ends a client's sessions of an epoch, and refuses that epoch for ever. Invariants: no
 //! session has an epoch that a fence has ended, except while the fence waits for its end. A client
-//! uses one session in an epoch at a time: a later one ends the earlier ones, and uses the store
-//! when they have ended.
+//! uses one session in an epoch at a time. A later session ends the earlier sessions, and uses the
+//! store when they have ended.
 //!
 //! # Concurrency
 //! Plain values. The service has a lock around them.

@@ -17,11 +17,11 @@ const DILATION: u32 = 200;
 /// Measures rdmabox in the shape of perftest: one-sided READs, WRITEs and compare-and-swaps,
 /// calls, and the requests of a pager.
 ///
-/// Client and server run on this machine unless told otherwise: the server is a child process, so
-/// that processor time and context switches of the client are its own. Printed are throughput,
-/// latency percentiles, processor time, context switches and the counters of the runtime. shm and
-/// tcp are software: their figures say nothing about an RDMA card; nor do those that Soft-RoCE
-/// does, which is a device in software.
+/// Client and server run on this machine by default. The server is a child process, so that
+/// processor time and context switches of the client are its own. The output has throughput,
+/// latency percentiles, processor time, context switches and the counters of the runtime. The
+/// providers shm and tcp, and the device Soft-RoCE, are software. Their figures say nothing about
+/// an RDMA card.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rdmabox-bench",
@@ -105,8 +105,8 @@ pub struct Experiment {
     /// its values beside the model's
     #[arg(long, value_name = "PROVIDER", help_heading = "Run")]
     pub beside: Option<ProviderKind>,
-    /// With a modelled card: fail if a shape of the paper does not hold, except for those that this
-    /// file lists, as `NAME: quantity` in a line each
+    /// With a modelled card: fail if a shape of the paper does not hold. This file lists
+    /// exceptions, as `NAME: quantity` in a line each
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub check: Option<PathBuf>,
     /// Run one short round, to check that the experiment works
@@ -145,7 +145,7 @@ pub struct RunArgs {
     pub out: Option<PathBuf>,
 
     /// Nanoseconds of this machine for a nanosecond of a modelled card. A larger value repeats
-    /// better and takes longer; --duration and --warmup are times of this machine. 0: the card only
+    /// better and takes longer. --duration and --warmup are times of this machine. 0: the card only
     /// counts, and all times are this machine's [default: 200]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub dilation: Option<u32>,
@@ -171,8 +171,8 @@ impl RunArgs {
 /// The choice of an RDMA device.
 #[derive(Clone, Debug, Args)]
 pub struct RdmaArgs {
-    /// RDMA device for rdma, such as mlx5_0 or rxe0 [default: the first with an active port], or
-    /// model:CARD, a modelled card over shm or tcp: cx3, or the path of a file of constants
+    /// RDMA device for rdma, such as mlx5_0 or rxe0 [default: the first with an active port]. Or
+    /// model:CARD, a modelled card over shm or tcp: CARD is cx3, or the path of a file of constants
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
 

@@ -142,8 +142,8 @@ mod tests {
     }
 
     proptest! {
-        /// A session alone is admitted, the sum exceeds the window by a share and one request of
-        /// each session at most, and in the end nothing is left.
+        /// A session alone is admitted. The sum exceeds the window by at most a share and one
+        /// request of each session. In the end nothing is left.
         #[test]
         fn the_sum_keeps_to_the_window(
             pages in 1..12u64,

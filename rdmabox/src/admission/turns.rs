@@ -25,8 +25,9 @@ impl Turns {
     }
 
     /// Ends an attempt of `direction`, which `took` room and still `waits` for more, or not.
-    /// Returns true if the turn has passed to the other direction, which has to be tried now: its
-    /// last attempt may have been refused only for the sake of this direction.
+    /// Returns true if the turn has passed to the other direction. The caller then tries that
+    /// direction now, because its last attempt may have been refused only for the sake of this
+    /// direction.
     #[must_use]
     pub(crate) fn end_attempt(&mut self, direction: usize, took: bool, waits: bool) -> bool {
         let other = 1 - direction;

@@ -89,10 +89,11 @@ pub struct Limits {
     /// `None`: the number of processors, from 2 to 4. Default: `None`.
     pub call_threads: Option<usize>,
     /// Minimum time for which a thread polls the call memory of a session after its last call, up
-    /// to a day, if the client fetches replies ([`CallsBy::Fetch`](crate::CallsBy::Fetch)). The
-    /// thread takes all of a processor meanwhile. A client that calls at longer intervals has to
-    /// send a message with each call, which the host answers by message. `None`: as long as polling
-    /// has found calls lately, at most 0.1 ms. Default: `None`.
+    /// to a day. It applies if the client fetches replies
+    /// ([`CallsBy::Fetch`](crate::CallsBy::Fetch)). The thread takes all of a processor meanwhile.
+    /// A client that calls at longer intervals has to send a message with each call, which the host
+    /// answers by message. `None`: as long as polling has found calls lately, at most 0.1 ms.
+    /// Default: `None`.
     pub call_poll: Option<Duration>,
 }
 

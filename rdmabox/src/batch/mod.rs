@@ -8,16 +8,16 @@
 //! No I/O, no locks, no clock. The thread that drains a merge queue owns its state and passes it
 //! as `&mut`.
 
+mod open_lanes;
 mod overlap;
 mod plan;
-mod spread;
 
 use std::{fmt, str::FromStr};
 
+pub(crate) use open_lanes::{LEAST_SHARE, OpenLanes};
 pub(crate) use overlap::ranges_overlap;
 pub(crate) use overlap::{InFlight, InFlightHandle};
 pub(crate) use plan::{Item, Plan, PlanLimits, PlannedWr, part_addresses, plan};
-pub(crate) use spread::{LEAST_SHARE, OpenLanes};
 
 /// Default limit of a merged work request in bytes. At this length the cost of a work request is
 /// small against the cost of its data. A block of the pre-registered pool can still hold it, and

@@ -8,8 +8,8 @@
 
 use crate::verbs::RemoteAddr;
 
-/// First and last byte of a non-empty range. A range beyond the end of the address space is
-/// clamped there: the peer will refuse the request, but until then it is ordered like any other.
+/// First and last byte of a non-empty range. A range beyond the end of the address space is clamped
+/// there. The peer will refuse the request, but until then the request is ordered like any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) first: u64,

@@ -8,8 +8,8 @@
 //!   not zero. So long writes go through the file, which has the pages afterwards.
 //!
 //! # Concurrency
-//! Any thread may write. The kernel runs one write per file at a time: while one thread writes to
-//! the file, other threads populate the mapping instead, which they can do in parallel.
+//! Any thread may write. The kernel runs one write per file at a time. While one thread writes to
+//! the file, other threads populate the mapping instead, in parallel.
 
 use std::{
     fs::{self, File},

@@ -27,9 +27,9 @@ use parking_lot::RwLock;
 use super::{
     error::{MAX_NAME, MemoryError, os},
     first_writes::FirstWrites,
-    lost,
+    landlock,
     page::page_size,
-    restricted,
+    sigbus,
 };
 
 /// Smallest mapping in bytes for which huge pages are requested.
@@ -38,8 +38,8 @@ pub(crate) const HUGE: usize = 2 << 20;
 const LARGE: usize = 16 << 20;
 
 /// A mapping of memory. The drop unmaps it; outstanding requests keep it alive through their
-/// region. Peers and devices may change the bytes at any time, so there is no slice of it: it is
-/// read and written by copies and by atomics.
+/// region. Peers and devices may change the bytes at any time, so the mapping is never exposed as a
+/// slice. A program reads and writes it by copies and by atomics.
 ///
 /// | made by | exports to local clients | the bytes outlive |
 /// |-|-|-|
@@ -158,9 +158,9 @@ impl Memory {
     /// through their descriptor if the kernel has Landlock with truncation (Linux 6.2).
     ///
     /// A sparse file on a full file system raises SIGBUS as well, in the process that first uses a
-    /// page: in a local client over shared memory, and in the host over TCP. Call
-    /// [`reserve`](Self::reserve) before you export the memory
-    /// ([Memory that runs out](crate::guide#memory-that-runs-out)).
+    /// page. Over shared memory this is a local client, and over TCP the host. Call
+    /// [`reserve`](Self::reserve) before you export the memory ([Memory that runs
+    /// out](crate::guide#memory-that-runs-out)).
     ///
     /// # Errors
     /// [`MemoryError::InvalidLength`] for an empty file. [`MemoryError::Os`] if the file cannot be
@@ -168,7 +168,7 @@ impl Memory {
     pub fn of_file(file: File) -> Result<Memory, MemoryError> {
         let len = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?.len();
         let len = check_len(len)?;
-        let for_peers = restricted::reopen(file.as_fd());
+        let for_peers = landlock::reopen(file.as_fd());
         let mut memory = map(Some(file.into()), len, true)?;
         memory.for_peers = for_peers
             .inspect_err(|e| {
@@ -183,8 +183,8 @@ impl Memory {
 
     /// Maps memory that a peer passed. A truncation of the memory would turn a later access into
     /// SIGBUS. So only users that could kill this process anyway may be able to truncate it. The
-    /// descriptor must be a memfd that is sealed against shrinking, or a file of this user or root
-    /// that no other user may write to.
+    /// descriptor must be a memfd that is sealed against shrinking, or a file of this user or root.
+    /// No other user may have the right to write to the file.
     ///
     /// # Errors
     /// [`MemoryError::BadHandle`] if the descriptor is not as announced, or `len` is zero.
@@ -296,8 +296,8 @@ impl Memory {
     /// device.
     ///
     /// To see the bytes that a client published by a list or an atomic, load the word with
-    /// [`Acquire`](Ordering::Acquire), as [`load_u64`](Self::load_u64) does, and read the data
-    /// afterwards. To publish data to clients, write the data, then store the word with
+    /// [`Acquire`](Ordering::Acquire), then read the data. [`load_u64`](Self::load_u64) loads with
+    /// `Acquire`. To publish data to clients, write the data, then store the word with
     /// [`Release`](Ordering::Release). A compare-and-swap or another change does both with
     /// [`AcqRel`](Ordering::AcqRel). A `Relaxed` access pairs with nothing. The atomics of clients
     /// are atomic with these if the scope is [`Global`](crate::verbs::AtomicScope::Global)
@@ -382,7 +382,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        lost::remove(self.base.as_ptr().addr());
+        sigbus::remove(self.base.as_ptr().addr());
         // SAFETY: `base` and `len` come from mmap, and no borrow can exist any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
@@ -437,7 +437,7 @@ fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, Memory
     // mapping; the advice changes no contents.
     unsafe { libc::madvise(base.as_ptr().cast::<libc::c_void>(), len, libc::MADV_DONTDUMP) };
     if fd.is_some() {
-        lost::add(base.as_ptr().addr(), len);
+        sigbus::add(base.as_ptr().addr(), len);
     }
     Ok(Memory { base, len, fd, for_peers: None, writable, pins: RwLock::new(0), first_writes: None })
 }

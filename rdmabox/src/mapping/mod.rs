@@ -11,19 +11,19 @@ mod available;
 mod error;
 mod first_writes;
 mod io_vec;
-mod lost;
+mod landlock;
 mod memory;
 mod page;
 mod reserve;
-mod restricted;
+mod sigbus;
 mod vault;
 
 pub use self::available::{MemoryBound, available_memory};
 pub use self::error::MemoryError;
 pub(crate) use self::io_vec::IoVec;
-pub use self::lost::{is_lost, survive};
 pub use self::memory::Memory;
 pub(crate) use self::memory::copy;
 #[cfg(feature = "ibverbs")]
 pub(crate) use self::memory::pages::Pin;
+pub use self::sigbus::{is_lost, survive};
 pub(crate) use self::vault::Hidden;

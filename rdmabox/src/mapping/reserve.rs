@@ -24,8 +24,8 @@ impl Memory {
     ///
     /// # Errors
     /// [`MemoryError::Os`] with the kind `StorageFull` or `OutOfMemory` if the file system or the
-    /// system has too little space, `Unsupported` if the file system cannot reserve space. Pages
-    /// reserved before the error stay reserved.
+    /// system has too little space. The kind is `Unsupported` if the file system cannot reserve
+    /// space. Pages reserved before the error stay reserved.
     pub fn reserve(&self) -> Result<(), MemoryError> {
         self.reserve_range(0, self.len())
     }

@@ -19,9 +19,9 @@ use super::{PreMrBuf, RecvBuf, SendBuf, Slice, own_buf::OwnBuf};
 /// | a request with it counts | `cache_hits`, `registered_bytes` | `registered_bytes` |
 /// | drop | ends the registration, returns the pages to the system | returns the block to the pool |
 ///
-/// The buffer may outlive its session. Another session may use it, too: its bytes are then ordinary
-/// memory, which that session copies (up to its threshold) or registers for each request
-/// (`pre_mr_bytes`, `registrations`).
+/// The buffer may outlive its session. Another session may use it, too. For that session the bytes
+/// are ordinary memory. It copies them (`pre_mr_bytes`, up to its threshold) or registers them for
+/// each request (`registrations`).
 ///
 /// ```
 /// use rdmabox::{MemoryServer, Session};

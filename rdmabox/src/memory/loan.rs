@@ -2,8 +2,8 @@
 //!
 //! A [`Loan`] is a caller's slice without its lifetime, so that one queue can hold requests of
 //! several threads. For a blocking call, [`scope`] makes this sound: it does not return, not even
-//! by unwinding, before every loan made in it is dropped. For a request that outlives the call,
-//! the caller moves its buffer into a [`Lent`], which returns the buffer only after every loan of
+//! by unwinding, before every loan made in it is dropped. For a request that outlives the call, the
+//! caller moves its buffer into a [`Lent`]. The `Lent` returns the buffer only after every loan of
 //! it is dropped. Requests drop their loans only after the device has stopped using the memory.
 
 use std::{cell::RefCell, marker::PhantomData, mem::MaybeUninit, sync::Arc};
@@ -172,9 +172,9 @@ impl Loans {
 
 /// A buffer whose requests may outlive the call that issued them.
 pub(crate) struct Lent<B> {
-    /// `None` after the buffer was taken back, and for a word; initialized otherwise. The union
-    /// keeps a move of this value from asserting that a `Box` in the buffer is the only way to its
-    /// bytes: loans hold their addresses.
+    /// `None` after the buffer was taken back, and for a word; initialized otherwise. The buffer
+    /// may have a `Box`, and loans hold the address of its bytes. The union keeps a move of this
+    /// value from asserting that the `Box` has unique access.
     buf: Option<MaybeUninit<B>>,
     /// Makes the buffer of a word, which the request stores in `count`.
     from_word: Option<fn(u64) -> B>,

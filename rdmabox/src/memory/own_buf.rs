@@ -29,7 +29,7 @@ impl OwnBuf {
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: mapped while `self` exists, and not accessed by other code: the cache keeps the
+        // SAFETY: mapped while `self` exists, and not accessed by other code. The cache keeps the
         // memory only for its registration, and a request that fills it holds an exclusive loan.
         unsafe { std::slice::from_raw_parts(self.memory.ptr(0), self.len) }
     }

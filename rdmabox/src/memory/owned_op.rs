@@ -1,7 +1,7 @@
 //! Steps of an ordered list that own their buffers.
 //!
-//! A list is lent step by step: its buffers stay in place while the list moves, because they
-//! belong to [`RecvBuf`] types or to the elements of a vector.
+//! A list is lent step by step. Its buffers stay in place while the list moves, because they belong
+//! to [`RecvBuf`] types or to the elements of a vector.
 //!
 //! # Concurrency
 //! Plain values.

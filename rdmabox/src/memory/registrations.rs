@@ -1,12 +1,12 @@
 //! A cache of registrations for memory that the cache co-owns.
 //!
 //! A registration costs a system call and, on a hardware card, the pinning of every page.
-//! [`Memory`] that is used again keeps its registration here. Registrations of callers' slices
-//! are not cached: a cache that is given an address cannot detect that its pages were unmapped
-//! and replaced (by `free`, `munmap`, `mremap`, `madvise`, or copy-on-write after `fork`). The
-//! card would then access stale pinned pages. The `Arc<Memory>` of an entry excludes this,
-//! because the address range stays mapped while the entry exists. An entry on loan
-//! ([`RegistrationCache::lend`]) exists only during a call whose caller vouches for the memory.
+//! [`Memory`] that is used again keeps its registration here. Registrations of callers' slices are
+//! not cached. A cache cannot detect that the pages of an address were replaced (`free`, `munmap`,
+//! `mremap`, `madvise`, copy-on-write after `fork`). The card would then access stale pinned pages.
+//! The `Arc<Memory>` of an entry excludes this, because the address range stays mapped while the
+//! entry exists. An entry on loan ([`RegistrationCache::lend`]) exists only during a call whose
+//! caller vouches for the memory.
 //!
 //! # Concurrency
 //! Any thread may use the cache. A lookup holds `entries` shared, a change exclusively.

@@ -31,10 +31,10 @@ use std::sync::Arc;
 /// ```
 ///
 /// # Safety
-/// From the first call of [`bytes`](Self::bytes) on, each call must return the same bytes: at one
-/// address, of one length, also after a move of the value. This ends when the value is dropped or
-/// borrowed mutably. Until then no code may change the bytes, also not through another handle or
-/// through interior mutability. The drop of another handle must not free them.
+/// From the first call of [`bytes`](Self::bytes) on, each call must return the same bytes. Their
+/// address and length stay the same also after a move of the value. This ends when the value is
+/// dropped or borrowed mutably. Until then no code may change the bytes, also not through another
+/// handle or through interior mutability. The drop of another handle must not free them.
 ///
 /// The implementation must not keep the bytes inside of the value. It may own them by a `Box`: the
 /// runtime does not assert the unique access of a `Box` while a request is under way.

@@ -6,11 +6,11 @@
 //!   completion is still caught.
 //! - After a sleep, the budget halves, down to a sixteenth of the maximum, but at least 1.
 //!
-//! A small budget cannot learn about slightly later completions. So some spins are probes with
-//! the maximum budget: after 8 sleeps at first, then at doubled gaps of up to 64 sleeps while
-//! probes fail. A successful probe raises the budget and resets the gap. If spinning never
-//! succeeds, at most `max / 64 + max / 16 + 1` polls per sleep are wasted. The scheme is adaptive
-//! competitive spinning (Karlin, Li, Manasse and Owicki, SOSP 1991).
+//! A small budget cannot learn about slightly later completions. So some spins are probes with the
+//! maximum budget. The first comes after 8 sleeps. While probes fail, the gap doubles up to 64
+//! sleeps. A successful probe raises the budget and resets the gap. If spinning never succeeds, at
+//! most `max / 64 + max / 16 + 1` polls per sleep are wasted. The scheme is adaptive competitive
+//! spinning (Karlin, Li, Manasse and Owicki, SOSP 1991).
 
 /// Budget of adaptive polling: empty polls that are repeated before the queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

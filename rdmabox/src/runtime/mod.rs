@@ -2,12 +2,11 @@
 //!
 //! Threads push requests into the [merge queue](MergeQueue) of their direction. The thread that
 //! becomes the combiner plans and admits the requests of all threads (`path::submit`). It posts
-//! them (`path::post`) on a [lane], which is a queue pair with its posted requests. The caller
-//! then waits for its [`Ticket`]: one waiting thread polls the completion queue for all waiters
-//! ([`CqWaiters`]). Pollers (`path::pollers`) poll for requests that no thread waits for.
-//!
-//! A lone request on mapped memory skips all of this (`path::mapped_io`). A failed queue pair is
-//! replaced (`path::qp_recovery`) while the other lanes carry on.
+//! them (`path::post`) on a [lane], which is a queue pair with its posted requests. The caller then
+//! waits for its [`Ticket`]: one waiting thread polls the completion queue for all waiters
+//! ([`CqWaiters`]). Pollers (`path::pollers`) poll for requests that no thread waits for. A lone
+//! request on mapped memory skips all of this (`path::mapped_io`). A failed queue pair is replaced
+//! (`path::qp_recovery`) while the other lanes carry on.
 //!
 //! [`Runtime`] is the state. `wait/` and `queue/` define the types of its fields and do not refer
 //! to `Runtime`. `path/` has its methods, one file for each job.

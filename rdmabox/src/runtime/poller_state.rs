@@ -84,8 +84,8 @@ mod tests {
         PollerState::new(Arc::from([]), Arc::new(AtomicBool::new(false)), stands)
     }
 
-    /// Catches a poller that parks while it has to stand, one that never parks, and one that stands
-    /// at the end of the session or beside a thread that serves.
+    /// Catches a poller that parks while it has to stand, and a poller that never parks. Also
+    /// catches a poller that stands at the end of the session, or beside a thread that serves.
     #[test]
     fn only_a_poller_that_stands_goes_on_without_requests() {
         for (stands, leaves) in [(false, true), (true, false)] {

@@ -123,7 +123,7 @@ pub(crate) struct Runtime {
     /// True if callers execute requests on mapped memory themselves.
     pub(super) direct: bool,
     /// Started requests that stay in the merge queues until their neighbours have come
-    /// (`path::gather`).
+    /// (`path::gathering`).
     pub(super) gathering: Gathering,
     pub(super) gather_backoff: Backoff,
     /// The thread that posts requests that were left for too long. Started when first needed.

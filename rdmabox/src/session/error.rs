@@ -49,8 +49,8 @@ pub enum ConnectError {
         /// The resolver's error.
         source: io::Error,
     },
-    /// One side does not accept the identity of the other: the host refuses the key or its absence,
-    /// the host does not prove the key, or a certificate is not valid.
+    /// One side does not accept the identity of the other side. The host refuses the key or its
+    /// absence, the host does not prove the key, or a certificate is not valid.
     #[error("{address}: {reason}")]
     Authentication {
         /// Address of the host.

@@ -7,13 +7,13 @@
 //! Any thread adds with relaxed atomics, which order nothing: in a snapshot during requests, one
 //! counter may be ahead of another.
 
+mod direct_counts;
 mod histogram;
-mod sharded;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub(crate) use direct_counts::{DirectCounts, Direction};
 pub use histogram::{Histogram, LatencyRecorder};
-pub(crate) use sharded::{DirectCounts, Direction};
 
 /// A number that only grows.
 #[derive(Debug, Default)]

@@ -159,9 +159,9 @@ pub trait CompletionQueue: super::Sealed + std::any::Any + Send + Sync + std::fm
     fn wake(&self);
 
     /// Returns the descriptors that become readable when [`wait`](Self::wait) has to be called
-    /// without blocking: at the event of [`arm`](Self::arm), a [`wake`](Self::wake), or work for
-    /// the waiting thread. A thread can so wait for several queues. Returns none if the queue
-    /// has no such descriptors.
+    /// without blocking. The reasons are the event of [`arm`](Self::arm), a [`wake`](Self::wake),
+    /// or work for the waiting thread. A thread can so wait for several queues. Returns none if the
+    /// queue has no such descriptors.
     fn event_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [None, None]
     }

@@ -11,10 +11,8 @@
 //! - A wrong key or a range outside the region never touches memory.
 //! - A full queue is an error; a post never waits.
 //!
-//! [The verbs layer](crate::guide#the-verbs-layer) has an example with each of the objects.
-//!
-//! A program may call the methods of the traits, but only this crate implements them: a later
-//! version can so add methods.
+//! [The verbs layer](crate::guide#the-verbs-layer) has an example with each of the objects. Only
+//! this crate implements the traits, so a later version can add methods.
 
 mod atomic_op;
 mod cq;

@@ -101,8 +101,8 @@ pub struct QpInit {
     /// Thread that moves the bytes.
     pub progress: Progress,
     /// Whether to map the memory that a peer on the same host passes, and to execute one-sided
-    /// requests in the post. A side that issues no one-sided requests sets false: then no peer can
-    /// make it map anything, and the peer executes any request that it does issue, as over a
+    /// requests in the post. A side that issues no one-sided requests sets false. Then no peer can
+    /// make it map memory. If it does issue a request, the peer executes the request, as over a
     /// network. Providers that map nothing ignore the flag.
     pub maps: bool,
 }
@@ -206,8 +206,9 @@ pub trait QueuePair: super::Sealed + Send + Sync + std::fmt::Debug {
     ///
     /// The request is ordered after every post that returned before the call, and before every post
     /// that starts after the return. Returns `None` without any effect if that order is impossible.
-    /// It is if the queue pair is not in Rts, the peer's memory is not mapped (yet), posted
-    /// requests are outstanding, or the request is too long. The caller then posts the request.
+    /// This is so if the queue pair is not in Rts, or the peer's memory is not mapped (yet). It is
+    /// also so if posted requests are outstanding, or the request is too long. The caller then
+    /// posts the request.
     ///
     /// # Errors
     /// The status with which a posted request would have completed. The queue pair has moved to

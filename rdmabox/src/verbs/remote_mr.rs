@@ -11,10 +11,10 @@ use super::{Access, RemoteAddr};
 
 /// A range of a peer's memory: its first address, its length, and the rights that the peer gave.
 ///
-/// A service makes one for an export with [`Peer::remote_mr`](crate::Peer::remote_mr), and hands
-/// it to its client in a reply ([`to_le_bytes`](Self::to_le_bytes)). The client checks a request
-/// against it before the request leaves: a request that the host would refuse costs no round trip
-/// and breaks no queue pair.
+/// A service makes one for an export with [`Peer::remote_mr`](crate::Peer::remote_mr), and hands it
+/// to its client in a reply ([`to_le_bytes`](Self::to_le_bytes)). The client checks a request
+/// against it before the request leaves. So a request that the host would refuse costs no round
+/// trip and breaks no queue pair.
 ///
 /// The checks prevent mistakes, and protect nothing: the host checks each request itself.
 ///

@@ -303,7 +303,7 @@ fn call_rate_prints_a_row_for_each_combination() {
 #[test]
 fn across_prints_a_row_for_each_way() {
     for (provider, shown) in [("shm", "shared memory"), ("tcp", "TCP")] {
-        let lines = run("across", &[provider, "65536", "40"]);
+        let lines = run("two_hosts", &[provider, "65536", "40"]);
         assert!(
             lines[0].starts_with(&format!("40 rounds of 65536 bytes per host, through {shown}")),
             "{lines:?}"

@@ -1,10 +1,10 @@
 //! Conformance of the providers with the verbs model.
 //!
-//! Every subject runs on the software device: over mapped memory, TCP, and TLS, each progressed
-//! by the engine and by the callers. Subjects that any device has to pass also run on the modelled
-//! card, over mapped memory and over TCP, with a dilation of 50, and on the machine's RDMA device.
-//! The tests of the RDMA device are ignored by default (`--include-ignored`), so that a run without
-//! a device does not report them as passed. `ci/rdma-vm` runs them.
+//! Every subject runs on the software device: over mapped memory, TCP, and TLS, each progressed by
+//! the engine and by the callers. Subjects that any device has to pass also run on the modelled
+//! card and on the machine's RDMA device. The card runs over mapped memory and over TCP, with a
+//! dilation of 50. The tests of the RDMA device are ignored by default (`--include-ignored`), so
+//! that a run without a device does not report them as passed. `ci/rdma-vm` runs them.
 //!
 //! A subject is a function of a [`Config`](fixture::Config) and states the duty of any provider.
 //! Where the traits leave a choice, the InfiniBand specification decides. Only `raw` depends on a
@@ -50,26 +50,38 @@ macro_rules! software_conformance {
     };
 }
 
-mod atomic_ops;
-mod atomics;
-mod direct;
-mod events;
-mod failure;
 mod fixture;
-mod floods;
-mod handles;
-mod hostile;
-mod lies;
-mod messages;
-mod ordering;
-mod pieces;
-mod posting;
-mod process;
-mod queues;
 mod raw;
-mod refusals;
-mod rendezvous;
 #[path = "../support/tls.rs"]
 #[allow(dead_code, missing_docs, unreachable_pub)] // The others that have it use the rest.
 mod tls;
-mod transfer;
+
+/// Queue pairs: connecting, their queues and events, and their end.
+mod queue_pairs {
+    mod events;
+    mod failure;
+    mod handles;
+    mod process;
+    mod queues;
+    mod rendezvous;
+}
+
+/// Requests: their effects, order and refusals.
+mod requests {
+    mod atomic_ops;
+    mod atomics;
+    mod direct;
+    mod messages;
+    mod ordering;
+    mod posting;
+    mod refusals;
+    mod transfer;
+}
+
+/// Bytes of peers: in excess, in pieces, changed, or false.
+mod traffic {
+    mod false_answers;
+    mod floods;
+    mod fragmentation;
+    mod tampering;
+}

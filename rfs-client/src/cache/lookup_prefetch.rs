@@ -1,10 +1,10 @@
 //! Prefetch of attributes for programs that look up a directory's names in order. No I/O, no
 //! locks, no clock.
 //!
-//! Each lookup but the first also fetches one following name. If that name is looked up next,
-//! later lookups fetch many. A program that went through one directory in order probably does so
-//! in the next, so there the first lookup already fetches many, until a guess fails. An entry is
-//! used once. A recall or an own change removes it.
+//! Each lookup but the first also fetches one following name. If that name is looked up next, later
+//! lookups fetch many. A program that went through one directory in order probably does so in the
+//! next. There the first lookup already fetches many, until a guess fails. An entry is used once. A
+//! recall or an own change removes it.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -3,7 +3,7 @@
 
 use crate::{
     cache::{attr_caching::AttrCaching, listing::Listing, pages::LockVisits},
-    inode::{access::LastRead, locks::held::HeldLocks, visible_attrs::VisibleAttrs},
+    inode::{access::LastRead, locks::held_locks::HeldLocks, visible_attrs::VisibleAttrs},
 };
 
 /// The state of one inode.

@@ -13,7 +13,7 @@ pub(crate) mod known_file;
 pub(crate) mod layout;
 pub(crate) mod locks;
 pub(crate) mod size;
-pub(crate) mod started;
+pub(crate) mod started_requests;
 pub(crate) mod table;
 pub(crate) mod visible_attrs;
 pub(crate) mod write_times;
@@ -37,12 +37,12 @@ use crate::{
         known_file::{AtServer, KnownFile},
         locks::LockState,
         size::{KnownSize, LayoutId, LookStart},
-        started::StartedRequests,
+        started_requests::StartedRequests,
         visible_attrs::{ReaderThreads, VisibleAttrs},
         write_times::WriteTimes,
     },
     remote::address::Epoch,
-    remote::kept::{Counter, Row},
+    remote::kept_state::{Counter, Row},
 };
 
 const NO_SLOT: u32 = u32::MAX;

@@ -2,10 +2,10 @@
 //!
 //! A [`KnownSize`] is a lower bound. Within one layout generation a size only rises, so the bound
 //! holds as long as the generation does. A new generation can lower the size. Before the server
-//! answers the call that shortened the file, it recalls the layout from every session that has
-//! the file open. A [`RecallPeriod`] says whether the server is known to do so for this client.
-//! While the server moves data of a file ([`rfs_proto::moves`]), no size counts as known: each
-//! operation reads the record, which shows whether its places were still right.
+//! answers the call that shortened the file, it recalls the layout from every session that has the
+//! file open. A [`RecallPeriod`] says whether the server is known to do so for this client. While
+//! the server moves data of a file ([`rfs_proto::moves`]), no size counts as known. Each operation
+//! then reads the record, which shows whether its places were still right.
 //!
 //! # Concurrency
 //! An inode's lock protects its [`KnownSize`]. [`RecallPeriod`] is one atomic word.

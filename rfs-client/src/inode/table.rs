@@ -28,7 +28,7 @@ use crate::{
             orphans::Orphans,
         },
     },
-    remote::kept::{KeptState, Row},
+    remote::kept_state::{KeptState, Row},
 };
 
 /// The inodes that the caller references.

@@ -25,7 +25,7 @@ use crate::{
     error::ClientError,
     inode::{Inode, size::LayoutId, table::InodeTable},
     io::{checksum_write::ServerWrites, write::Writes},
-    remote::kept::current,
+    remote::kept_state::current,
     remote::{
         Remote, RemoteExt,
         address::Epoch,

@@ -6,14 +6,13 @@
 //!
 //! An asynchronous write places bytes where space is allocated, and raises the size if they are
 //! past the end ([`PendingWrite`]). Its data is copied, because the request's buffer is reused, and
-//! its time is noted before. A failed write is repeated on a thread that may block. Until then no
-//! other file can get its space, because it may still take effect.
+//! its time is noted before. `transfers::write_retries` repeats a failed write. Until then no other
+//! file can get its space, because the write may still take effect.
 //!
 //! # Concurrency
-//! Session threads start requests; any polling thread runs the replies. Takes an inode's `io` and
-//! `layout_users` without blocking, and holds them as a count (`StartedRequests`) while the
-//! request is in flight. Takes `file` for moments. A failed read is repeated on a thread
-//! `rfs-read`, a failed write as in `transfers::write_retries`.
+//! Session threads start requests; any polling thread runs the replies. Takes `io` and
+//! `layout_users` of an inode without blocking, and holds them as a count (`StartedRequests`)
+//! during the request. Takes `file` briefly. A thread `rfs-read` repeats failed reads.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -29,7 +28,7 @@ use crate::{
         Inode,
         layout::Piece,
         size::{KnownSize, LayoutId},
-        started::StartedGuard,
+        started_requests::StartedGuard,
         table::InodeTable,
     },
     io::{

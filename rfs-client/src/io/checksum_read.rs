@@ -1,11 +1,11 @@
 //! Reads of memory with checksums: whole blocks with their checksum words, verified here.
 //!
-//! A block that does not match its word may be under write, so the client reads it again. The
-//! block is bad if three reads in a row find the same even version: the second read's bytes then
-//! lie between two reads of an unchanged word, in any order of fetches. While versions change, or
-//! one is odd, a writer is active. The reader then yields, and later sleeps. It releases the
-//! file's layout every [`LAYOUT_HOLD_LIMIT`], because a truncation by another mount may wait for
-//! the layout.
+//! A block that does not match its word may be under write, so the client reads it again. The block
+//! is bad if three reads in a row find the same even version. The second read's bytes then lie
+//! between two reads of an unchanged word, in any order of fetches. While versions change, or one
+//! is odd, a writer is active. The reader then yields, and later sleeps. It releases the file's
+//! layout every [`LAYOUT_HOLD_LIMIT`], because a truncation by another mount may wait for the
+//! layout.
 //!
 //! # Concurrency
 //! Session threads that hold the inode's `io` shared. Takes `layout_users` shared.

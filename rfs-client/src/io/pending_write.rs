@@ -19,7 +19,7 @@ use crate::{
     inode::{
         Inode,
         size::{KnownSize, LayoutId, LookStart},
-        started::StartedGuard,
+        started_requests::StartedGuard,
     },
     io::async_io::AsyncIo,
     remote::{

@@ -162,8 +162,8 @@ impl Reads {
             drop(counted);
             return Ok(sink(Found::Placed(range), target));
         }
-        // Over all attempts: the server waits for this client's acknowledgement before it moves the
-        // next piece of the file, so that an attempt succeeds while data moves.
+        // Held over all attempts. The server waits for this client's acknowledgement before it
+        // moves the next piece of the file. So an attempt succeeds while data moves.
         let _places = inode.layout_users.read();
         for attempt in 1..=TRIES {
             if let Some(map) = &self.arena_map

@@ -1,7 +1,7 @@
 //! Bytes of an open file in mapped memory, for callers that keep them for a while.
 //!
 //! A view counts as a read in flight: the file keeps the space until the view is dropped. So a
-//! truncation by any mount waits for the view, and its mount loses its session if the wait is
+//! truncation by any mount waits for the view. The view's mount loses its session if the wait is
 //! longer than the server's recall timeout.
 //!
 //! # Concurrency
@@ -16,7 +16,7 @@ use crate::{
     error::ClientError,
     inode::{
         layout::{Piece, is_in_arena},
-        started::StartedGuard,
+        started_requests::StartedGuard,
     },
     io::read::Reads,
     requests::TRIES,
@@ -56,8 +56,8 @@ impl View {
 
 impl Reads {
     /// Returns a view of up to `len` bytes at `offset` of an open file. Past the end there are
-    /// fewer bytes. Returns `None` if no mapping has all of them in one piece: the memory is not
-    /// mapped, has checksums, or the range has holes, several pieces, or a piece in a store.
+    /// fewer bytes. Returns `None` if no mapping has all of them in one piece. The memory may be
+    /// unmapped or have checksums, or the range has holes, several pieces, or a piece in a store.
     pub fn view(&self, ino: u64, offset: u64, len: usize) -> Result<Option<View>, ClientError> {
         let Some(map) = self.arena_map.as_ref().filter(|_| self.records.is_mapped()) else {
             return Ok(None);

@@ -70,9 +70,9 @@ impl Attributes {
 
     /// Returns an inode's attributes for the caller, and the time at which they were requested.
     ///
-    /// Beside a removal of a name by the caller, the number of links is in doubt: the caller is
-    /// going to subtract a link that may be counted already. This waits for the answer to the
-    /// removal then, and requests the attributes again, for 50 ms at most.
+    /// Beside a removal of a name by the caller, the number of links is in doubt. The caller is
+    /// going to subtract a link, and the reply may have subtracted it already. The method then
+    /// waits for the answer to the removal, and requests the attributes again, for 50 ms at most.
     pub fn getattr_to_tell(&self, ino: u64) -> (RequestTime, Result<Attr, ClientError>) {
         let removals = &self.caching.cache.name_removals;
         let mut deadline = None;

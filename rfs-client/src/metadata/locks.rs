@@ -21,11 +21,11 @@ use crate::{
     error::ClientError,
     inode::{
         Inode,
-        locks::held::{Claim, LockKey},
+        locks::held_locks::{Claim, LockKey},
         table::InodeTable,
     },
-    metadata::open::OpenFiles,
-    remote::kept::KeptLock,
+    metadata::open_files::OpenFiles,
+    remote::kept_state::KeptLock,
     remote::{CallOptions, Remote, ReplyWait},
     requests::{
         cache_rules::CacheRules,

@@ -5,7 +5,7 @@
 //! the locks under it.
 
 pub(crate) mod pages;
-pub(crate) mod unlinked;
+pub(crate) mod unlinked_inodes;
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -15,7 +15,7 @@ use rfs_proto::{Recall, Recalls as Recalled, Reply, Request, decode_reply, encod
 use crate::{
     error::ClientError,
     inode::table::{InodeTable, orphans::ANNOUNCEMENT},
-    recalls::unlinked::UnlinkedInodes,
+    recalls::unlinked_inodes::UnlinkedInodes,
     remote::{CallOptions, Remote, ReplyWait},
     requests::{
         cache_rules::CacheRules,

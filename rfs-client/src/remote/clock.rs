@@ -25,7 +25,7 @@ impl ServerClock {
     ///
     /// A server time between the two local times means one common clock. Otherwise the offset takes
     /// the time of the request as the server's time. The client's stamps are then late by the
-    /// latency of the request, never early, so no stamp is older than an earlier stamp of the
+    /// latency of the request, never early. So no stamp is older than an earlier stamp of the
     /// server.
     pub(crate) fn from_exchange(sent: i64, server: i64, received: i64) -> ServerClock {
         let offset = if (sent..=received).contains(&server) { 0 } else { server.saturating_sub(sent) };

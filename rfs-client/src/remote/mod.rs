@@ -15,7 +15,7 @@ pub(crate) mod attached_session;
 pub(crate) mod checksums;
 pub(crate) mod clock;
 pub(crate) mod final_loss;
-pub(crate) mod kept;
+pub(crate) mod kept_state;
 pub(crate) mod messages;
 pub(crate) mod operation;
 pub(crate) mod receive_buffer;

@@ -6,10 +6,10 @@
 //! drops second, and never caches data whose recall is over.
 //!
 //! # Concurrency
-//! Session threads, and the thread that obeys recalls. Takes the recall log; under it `dir_names`,
-//! then `prefetch`, then the table of inodes; or an inode's `caller`, then `changed`; or one
-//! other lock of the cache or of an inode. Recalls take the recall log exclusively. None of these
-//! locks is held over a call.
+//! Session threads, and the thread that obeys recalls. Takes the recall log. Under it, takes
+//! `dir_names`, then `prefetch`, then the table of inodes. Or takes an inode's `caller`, then
+//! `changed`, or one other lock of the cache or of an inode. Recalls take the recall log
+//! exclusively. None of these locks is held over a call.
 
 use std::{sync::Arc, time::Instant};
 

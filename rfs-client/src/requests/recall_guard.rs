@@ -37,8 +37,8 @@ impl<'c> RecallGuard<'c> {
     }
 
     /// Returns attributes as the caller may be told them. They may not be cached beside a removal
-    /// of a name by the caller, and for some time after it: the caller subtracts a link when it
-    /// hears of it, perhaps late.
+    /// of a name by the caller, and for some time after it. The caller subtracts a link when it
+    /// hears of the removal, perhaps late.
     pub fn visible(&self, attr: &Attr) -> Attr {
         match self.rules.cache.name_removals.any_recent(attr.ino, Instant::now) {
             true => Attr { marks: attr.marks - Marks::KEEP, ..*attr },
@@ -137,8 +137,8 @@ impl<'c> RecallGuard<'c> {
         }
     }
 
-    /// Returns true if pages of an open file with these attributes may be cached although other
-    /// clients may write to it later: the server recalls them.
+    /// Returns true if pages of an open file with these attributes may be cached. Other clients may
+    /// write to the file later, and the server then recalls the pages.
     pub fn holds_pages(&self, attr: &Attr) -> bool {
         let Some(inode) = self.rules.inodes.get(attr.ino) else { return false };
         self.rules.cache.is_on() && (attr.marks.contains(Marks::KEEP) || inode.is_cacheable())

@@ -18,7 +18,7 @@ use crate::{
     client::{Attachment, Client},
     error::ClientError,
     inode::access::AccessTimes,
-    remote::kept::KeptState,
+    remote::kept_state::KeptState,
     remote::{
         CallOptions, Remote,
         address::{Region, RegionBounds},

@@ -9,8 +9,8 @@ use rfs_proto::ROOT_INO;
 
 use crate::{
     client::Client,
-    inode::{Inode, known_file::AtServer, locks::held::LockKey},
-    remote::kept::{Counter, KeptState, Row},
+    inode::{Inode, known_file::AtServer, locks::held_locks::LockKey},
+    remote::kept_state::{Counter, KeptState, Row},
 };
 
 impl Client {
@@ -79,8 +79,8 @@ impl Client {
         }
     }
 
-    /// Returns the files that the previous process had open through the pages of the caller: the
-    /// inode, the number of opens, and how many of them were around the pages.
+    /// Returns the files that the previous process had open through the pages of the caller. An
+    /// entry has the inode, the number of opens, and how many of these opens were around the pages.
     pub fn kept_handles(&self) -> Vec<(u64, u64, u64)> {
         let inodes = &self.caching.inodes;
         let of = |ino| {

@@ -78,9 +78,10 @@ impl Reattacher {
     }
 }
 
-/// Returns the failure of an attempt that connected and did not attach. It is final if other mounts
-/// have taken the export, if it cannot be used exclusively, or if the server has no version of the
-/// protocol that this process speaks. It never gets one.
+/// Returns the failure of an attempt that connected and did not attach. The failure is final if
+/// other mounts have taken the export, or if the export cannot be used exclusively. It is also
+/// final if the server lacks the protocol version of this process, because the server never gets
+/// it.
 fn failure_of(address: &Address, error: &ClientError) -> ConnectFailure {
     let why = format!("{address}: cannot attach: {error}");
     match error {

@@ -30,7 +30,7 @@ use crate::{
         layout::{LayoutCache, validate},
         table::orphans::ANNOUNCEMENT,
     },
-    remote::kept::Counter,
+    remote::kept_state::Counter,
     remote::{CallOptions, Remote, ReplyWait, address::Epoch, messages::call_on},
     requests::cache_rules::CacheRules,
     session::reconnect::reconnect_thread::Reclaimer,

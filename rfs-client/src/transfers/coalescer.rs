@@ -1,8 +1,8 @@
 //! Batches of requests to start.
 //!
 //! A thread that knows of a waiting request leaves its own request in the batch. The batch starts
-//! when it is full, when no request waits, when a started request completes, or when a caller that
-//! announced another request flushes it.
+//! when it is full, when no request waits, or when a started request completes. It also starts when
+//! a caller that announced another request flushes it.
 //!
 //! # Concurrency
 //! Session threads add, polling threads complete. The batch's lock is held briefly, never over a

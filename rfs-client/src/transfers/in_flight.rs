@@ -34,7 +34,7 @@ pub(crate) struct InFlight(Arc<AtomicUsize>);
 pub(crate) struct InFlightGuard(Arc<AtomicUsize>);
 
 impl InFlight {
-    /// Counts one more.
+    /// Counts one more transfer.
     pub(crate) fn enter(&self) -> InFlightGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
         InFlightGuard(Arc::clone(&self.0))

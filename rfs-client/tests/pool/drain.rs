@@ -79,8 +79,8 @@ fn clients_work_while_data_moves_to_and_fro() {
     });
 }
 
-/// One client writes numbers into blocks of a file, and two others read them: a read that begins
-/// after a write has ended finds that number or a later one, wherever the block is.
+/// One client writes numbers into blocks of a file, and two others read them. A read that begins
+/// after a write has ended finds the number of the write or a later number, wherever the block is.
 #[test]
 fn no_write_is_lost_and_no_read_is_stale_while_data_moves() {
     const BLOCKS: u64 = 24;
@@ -204,8 +204,8 @@ fn a_drain_waits_for_space_and_can_be_stopped() {
     });
 }
 
-/// A store that will not come back is given up: sessions that wait for their end there end, and its
-/// space is no space any more.
+/// A store that will not come back is given up. Sessions that wait for their end at the store end,
+/// and its space no longer counts.
 #[test]
 fn a_store_that_is_given_up_holds_nothing_back() {
     on_all_providers(2, BLOCK, |mut site| {

@@ -1,5 +1,5 @@
-//! Files whose data lies in the server's own memory and in stores, over shared memory and TCP, with
-//! pieces of a block or two so that most operations cross a boundary.
+//! Files whose data lies in the server's own memory and in stores, over shared memory and TCP. The
+//! pieces have a block or two, so that most operations cross a boundary.
 
 mod drain;
 mod drain_sessions;

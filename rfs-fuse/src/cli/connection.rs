@@ -28,8 +28,8 @@ pub(crate) struct Connection {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     port: Option<u8>,
 
-    /// Index in the port's GID table: the source address of connections [default: the GID of the
-    /// network address that reaches the peer, else the first of RoCE v2]
+    /// Index of the source address in the port's GID table [default: the GID of the network address
+    /// that reaches the peer, else the first of RoCE v2]
     #[arg(long, value_name = "N")]
     gid_index: Option<u8>,
 

@@ -142,9 +142,9 @@ pub struct Args {
     #[arg(long)]
     pub leave_dead_mount: bool,
 
-    /// Prepare this program for a swap area on the mount (only as root): lock its memory, let it
-    /// not wait for memory that swapping has to free, and keep the OOM killer away. `rfs-paging
-    /// swapon` sets it
+    /// Prepare this program for a swap area on the mount (only as root). The program locks its
+    /// memory, does not wait for memory that swapping has to free, and keeps the OOM killer away.
+    /// `rfs-paging swapon` sets this option
     #[arg(long)]
     pub(crate) for_swap: bool,
 
@@ -244,8 +244,8 @@ pub struct Args {
     #[arg(long, value_name = "MODE", value_parser = parsed::<PollingMode>, help_heading = "Session")]
     polling: Option<PollingMode>,
 
-    /// How replies of the server arrive: reply (as messages), fetch (the client reads them from the
-    /// server's memory) or auto (fetch over shared memory, else reply) [default: auto]
+    /// How replies of the server arrive. reply: as messages. fetch: the client reads them from the
+    /// server's memory. auto: fetch over shared memory, else reply [default: auto]
     #[arg(long, value_name = "reply|fetch|auto", value_parser = parsed::<CallsBy>, help_heading = "Session")]
     calls: Option<CallsBy>,
 
@@ -284,14 +284,14 @@ pub struct Args {
     #[arg(long, help_heading = "Session")]
     no_return: bool,
 
-    /// Have the mount outlive its program: if the program is killed or crashes, the next one
+    /// Have the mount outlive its program. If the program is killed or crashes, the next program
     /// continues within a second, with all open files and locks. `rfs-fuse upgrade` replaces the
     /// program of such a mount. Needs Linux 6.16; on older kernels the mount ends with its program
     #[arg(long, help_heading = "Session")]
     pub(crate) takeover: bool,
 
-    /// Action once no session can follow the lost one, because the server came back without its
-    /// memory, for example. end: unmount, and end with status 3. remount: unmount, and mount the
+    /// Action once no session can follow the lost session, for example because the server came back
+    /// without its memory. end: unmount, and end with status 3. remount: unmount, and mount the
     /// server's new export. stay: leave the mount, where every operation fails [default: end, with
     /// --for-swap stay]
     #[arg(
@@ -309,10 +309,10 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS", value_parser = rfs_status::metrics::parse_address)]
     pub(crate) metrics: Option<SocketAddr>,
 
-    /// Write each request of the kernel to this file, in Chrome's trace format: the steps until its
-    /// reply, and the requests that were merged, chained, copied or registered. An existing file is
-    /// replaced. With --takeover, later programs write FILE.2 and so on. `rfs-fuse trace` records a
-    /// running mount
+    /// Write each request of the kernel to this file, in Chrome's trace format. The file has the
+    /// steps until the reply, and the requests that were merged, chained, copied or registered. An
+    /// existing file is replaced. With --takeover, later programs write FILE.2 and so on. `rfs-fuse
+    /// trace` records a running mount
     #[arg(long, value_name = "FILE", help_heading = "Trace")]
     pub(crate) trace: Option<PathBuf>,
 

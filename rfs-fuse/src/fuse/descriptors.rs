@@ -81,8 +81,8 @@ impl SoleDescriptor {
 
 impl AsFd for SoleDescriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is in this thread's own table, where it is never closed, or in a
-        // shared one, where other threads do not close it.
+        // SAFETY: the descriptor is in this thread's own table, where it is never closed. Or it is
+        // in a shared table, where other threads do not close it.
         unsafe { BorrowedFd::borrow_raw(self.number) }
     }
 }

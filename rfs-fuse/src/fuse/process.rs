@@ -41,9 +41,9 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Returns true if the thread has to stop waiting: it has a signal, its process has one at two
-    /// polls in a row, or it has ended. A process's signal that another thread handles is gone at
-    /// the second poll.
+    /// Returns true if the thread has to stop waiting. It has a signal, its process has a signal at
+    /// two polls in a row, or it has ended. A process's signal that another thread handles is gone
+    /// at the second poll.
     pub(crate) fn interrupt(&mut self, tid: u32) -> bool {
         // The kernel sends 0 for a process of another PID namespace, which is invisible here.
         if tid == 0 {

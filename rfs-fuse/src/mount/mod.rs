@@ -1,20 +1,20 @@
 //! Mounts and unmounts.
 //!
 //! Root mounts by mount(2), other users by the setuid helper fusermount3. The result is an open
-//! FUSE device for [`fuser::Session::from_fd`], and a [`Mounted`] that unmounts. Dropping it does
-//! not unmount: the program decides when to unmount, and how to handle a busy mount. Or another
-//! program has mounted, and hands the open device over.
+//! FUSE device for [`fuser::Session::from_fd`], and an [`ActiveMount`] that unmounts. Dropping it
+//! does not unmount: the program decides when to unmount, and how to handle a busy mount. Or
+//! another program has mounted, and hands the open device over.
 //!
 //! # Concurrency
 //! The main thread, and threads of [`within`]. Takes no locks.
 
+mod active_mount;
 mod check;
 pub(crate) mod connection;
 mod deadline;
+mod dev_fd;
 mod error;
-mod handed_over;
 mod helper;
-mod mounted;
 mod options;
 mod probe;
 mod refusal;
@@ -30,13 +30,13 @@ use std::{
 
 use rustix::fs::{Mode, OFlags};
 
+use active_mount::Maker;
+pub use active_mount::{ActiveMount, Unmounted};
 pub use check::mount_point;
 pub use deadline::within;
+pub(crate) use dev_fd::{check as check_descriptor, descriptor, take};
 pub use error::{DEVICE, MountError};
-pub(crate) use handed_over::{check as check_descriptor, descriptor, take};
 pub use helper::helper;
-use mounted::Maker;
-pub use mounted::{Mounted, Unmounted};
 pub use options::{Flags, MountOptions};
 pub use probe::{ProbeAction, look};
 pub(crate) use rfs_status::mounts::{sockets as control, table};
@@ -95,7 +95,7 @@ pub enum Target {
     /// On this directory, which [`mount_point`] approved.
     Directory(PathBuf),
     /// On an open FUSE device that another program has mounted.
-    HandedOver(OwnedFd, Mounted),
+    HandedOver(OwnedFd, ActiveMount),
 }
 
 impl Target {
@@ -109,7 +109,7 @@ impl Target {
 }
 
 /// Mounts on a directory that [`mount_point`] approved.
-pub fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), MountError> {
+pub fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, ActiveMount), MountError> {
     let refused = |why: String| MountError::Refused { path: path.to_owned(), why };
     let (fd, maker) = if rustix::process::geteuid().is_root() {
         let fd = open_device()?;
@@ -121,7 +121,7 @@ pub fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), 
         (mounted.map_err(|said| refused(refusal::of_helper(&said, refusal::Setting::here())))?, Maker::Helper)
     };
     let device = table::topmost(path).map(|entry| entry.device);
-    Ok((fd, Mounted { path: path.to_owned(), device, maker }))
+    Ok((fd, ActiveMount { path: path.to_owned(), device, maker }))
 }
 
 fn mount_directly(fd: &OwnedFd, path: &Path, options: &MountOptions) -> Result<(), rustix::io::Errno> {

@@ -1,9 +1,9 @@
 //! Probes a mount from a separate process.
 //!
 //! A thread that waits for a reply of a FUSE file system cannot be killed. If that thread belongs
-//! to the process that serves the mount, the process cannot be killed either: the thread keeps
-//! the device open, and the open device keeps the request alive. So the program never accesses
-//! its own mount. It starts itself again as a probe.
+//! to the process that serves the mount, the process cannot be killed either. The thread keeps the
+//! device open, and the open device keeps the request alive. So the program never accesses its own
+//! mount. It starts itself again as a probe.
 //!
 //! # Concurrency
 //! The probe is a child process. A thread `look` waits for its end. Takes no locks.

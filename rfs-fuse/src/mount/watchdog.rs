@@ -36,9 +36,9 @@ use rustix::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::{
+    active_mount::{ActiveMount, Maker},
     connection::abort::Abort,
     error::MountError,
-    mounted::{Maker, Mounted},
 };
 use rfs_client::DetachParams;
 use rfs_status::logging::{self, SYSLOG};
@@ -152,7 +152,7 @@ pub(crate) struct Watchdog {
 /// Arguments of a watchdog.
 #[derive(Debug)]
 struct Arguments {
-    mounted: Mounted,
+    mounted: ActiveMount,
     covered: CoveredDirectory,
     after_kill: AfterKill,
     /// Log file of the watchdog.
@@ -176,7 +176,7 @@ impl Watchdog {
     /// # Errors
     /// The watchdog cannot be started.
     pub(crate) fn start(
-        mounted: &Mounted,
+        mounted: &ActiveMount,
         covered: CoveredDirectory,
         after_kill: AfterKill,
         log: Option<&Path>,
@@ -258,7 +258,7 @@ impl Arguments {
 
 /// Parsed arguments of a watchdog.
 struct ParsedArguments {
-    mounted: Mounted,
+    mounted: ActiveMount,
     after_kill: AfterKill,
     log: Option<PathBuf>,
 }
@@ -273,7 +273,7 @@ pub(super) fn run_if_asked() -> Option<u8> {
     let maker = Maker::named(arguments.next()?.to_str()?)?;
     let after_kill = arguments.next()?;
     let after_kill = AfterKill::ALL.into_iter().find(|what| after_kill == what.name())?;
-    let mounted = Mounted { path: PathBuf::from(arguments.next()?), device, maker };
+    let mounted = ActiveMount { path: PathBuf::from(arguments.next()?), device, maker };
     let log = arguments.next().map(PathBuf::from);
     Some(match watch(&ParsedArguments { mounted, after_kill, log }) {
         Ok(()) => 0,
@@ -328,7 +328,7 @@ fn watch(parsed: &ParsedArguments) -> io::Result<()> {
 }
 
 /// Aborts the connection of a mount whose process is dead. Unmounts, unless `leaves`.
-pub(crate) fn end_by_force(mounted: &Mounted, leaves: bool) -> io::Result<()> {
+pub(crate) fn end_by_force(mounted: &ActiveMount, leaves: bool) -> io::Result<()> {
     let aborted = mounted.device.as_deref().ok_or(io::ErrorKind::NotFound.into()).and_then(Abort::of);
     // Without a device the connection has ended already.
     aborted.and_then(|abort| abort.abort()).ok();

@@ -15,13 +15,13 @@ use super::{
 use crate::{
     cli::Args,
     daemon,
-    mount::{self, Mounted, ProbeAction},
+    mount::{self, ActiveMount, ProbeAction},
 };
 use rfs_client::Client;
 use rfs_status::logging;
 
 /// Says in the log that this process continues a mount.
-pub(super) fn announce_again(args: &Args, mounted: &Mounted) {
+pub(super) fn announce_again(args: &Args, mounted: &ActiveMount) {
     if args.detached && args.log_file.is_none() {
         // Without a system's log there is no place for messages.
         logging::log_to_syslog("rfs-fuse").ok();
@@ -40,7 +40,11 @@ pub(super) fn announce_again(args: &Args, mounted: &Mounted) {
 }
 
 /// Waits until the mount answers, and prints the greeting.
-pub(super) fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
+pub(super) fn announce(
+    args: &Args,
+    mounted: &ActiveMount,
+    client: Option<&Arc<Client>>,
+) -> Result<(), RunError> {
     let limit = args.session_options().operation_timeout + Duration::from_secs(1);
     let dead = |why: String| RunError::Dead { path: mounted.path().to_owned(), why };
     if let Some(path) = mounted.visible_path() {

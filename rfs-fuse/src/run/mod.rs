@@ -39,7 +39,7 @@ use self::{
     restart::{Restart, resume_log},
     ring::prepare_ring,
     serve::{Threads, serve},
-    takeover::{Cared, Continued, Kept, Link, Prepared, connect_kept},
+    takeover::{Cared, ContinuedMount, Kept, Link, Prepared, connect_kept},
     unmount::Served,
 };
 use crate::{
@@ -282,7 +282,7 @@ impl Drop for TracedRun<'_> {
 
 /// Begins the trace that the options ask for. A program that continues writes a file of its own,
 /// and serves without one if it cannot be written.
-fn start_trace(args: &Args, trace: &Trace, continued: Option<&Continued>) -> Result<(), RunError> {
+fn start_trace(args: &Args, trace: &Trace, continued: Option<&ContinuedMount>) -> Result<(), RunError> {
     let Some(path) = &args.trace else { return Ok(()) };
     let previous = continued.filter(|continued| continued.has_previous());
     let Some(takeovers) = previous.map(|continued| continued.state().takeovers()) else {
@@ -301,7 +301,7 @@ fn start_trace(args: &Args, trace: &Trace, continued: Option<&Continued>) -> Res
 ///
 /// # Errors
 /// A previous program has served the mount, and this one cannot continue it.
-fn cared_mount(continued: Continued, client: &Client) -> Result<Cared, RunError> {
+fn cared_mount(continued: ContinuedMount, client: &Client) -> Result<Cared, RunError> {
     if client.can_be_continued() {
         return Ok(Cared::Outlives(continued));
     }
@@ -313,8 +313,8 @@ fn cared_mount(continued: Continued, client: &Client) -> Result<Cared, RunError>
     Ok(Cared::Ends(continued.into_link()))
 }
 
-/// Returns the value. A failure of a program that `continues` a mount ends the process at once:
-/// the mount and the session must stay for the next program, and destructors would end them.
+/// Returns the value. A failure of a program that `continues` a mount ends the process at once. The
+/// mount and the session must stay for the next program, and destructors would end them.
 fn or_leave<T>(result: Result<T, RunError>, continues: bool) -> Result<T, RunError> {
     if continues && let Err(e) = &result {
         std::process::exit(i32::from(fail(e)));
@@ -331,7 +331,7 @@ fn mount_served(
 ) -> Result<(), RunError> {
     let address = args.address()?;
     let (key, tls) = load_credentials(args)?;
-    let begun = caretaker.map(|(link, kept)| Continued::begin(link, kept)).transpose()?;
+    let begun = caretaker.map(|(link, kept)| ContinuedMount::begin(link, kept)).transpose()?;
     let (continued, previous) = begun.unzip();
     let target = previous.flatten().or(found).map_or_else(|| target(args), Ok)?;
     if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
@@ -339,7 +339,7 @@ fn mount_served(
     }
     // From here on a signal is an event, so no signal leaves a mount behind.
     let events = listen_for_signals(configuration)?;
-    let continues = continued.as_ref().is_some_and(Continued::has_previous);
+    let continues = continued.as_ref().is_some_and(ContinuedMount::has_previous);
     let metrics = bind_metrics(args, continues)?;
     let recorded = Trace::new();
     start_trace(args, &recorded, continued.as_ref())?;

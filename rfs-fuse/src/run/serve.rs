@@ -18,13 +18,13 @@ use super::{
     greeting::{announce, announce_again},
     or_leave,
     ring::session_devices,
-    takeover::{Cared, Continued, HeldMount, KeptServing, Link, start_kept},
+    takeover::{Cared, ContinuedMount, HeldMount, KeptServing, Link, start_kept},
     unmount::{EndRules, MountEnd, NO_WATCHDOG, Served, UNMOUNT_LIMIT, WhenBusy, undo, wait_and_unmount},
 };
 use crate::{
     cli::{Args, IoUring, LostServer},
     fuse::{DeviceSession, Filesystem, Negotiation, Placement, Ring, Serving, Trace, negotiate},
-    mount::{self, AfterKill, CoveredDirectory, Mounted, Target, Watchdog},
+    mount::{self, ActiveMount, AfterKill, CoveredDirectory, Target, Watchdog},
     status::{Answers, MountFacts, StatusSource},
 };
 use rfs_status::metrics::BoundEndpoint;
@@ -110,7 +110,7 @@ pub(super) fn serve<F: Filesystem>(
 /// cannot start.
 fn start_watchdog(
     args: &Args,
-    mounted: &Mounted,
+    mounted: &ActiveMount,
     covered: CoveredDirectory,
     client: Option<Served<'_>>,
     send: &mpsc::Sender<Event>,
@@ -127,7 +127,7 @@ fn start_watchdog(
 }
 
 /// Returns the facts of a mount that the caretaker has to know.
-fn held_mount(args: &Args, mounted: &Mounted, client: Option<Served<'_>>) -> HeldMount {
+fn held_mount(args: &Args, mounted: &ActiveMount, client: Option<Served<'_>>) -> HeldMount {
     let detach = client.and_then(|served| args.detach_params(served.client.mount()?));
     HeldMount {
         path: mounted.path().to_owned(),
@@ -140,7 +140,7 @@ fn held_mount(args: &Args, mounted: &Mounted, client: Option<Served<'_>>) -> Hel
 
 /// The facts of a mount that the caretaker knows, and the locked directory below it.
 enum CaredMount {
-    Outlives(Continued, HeldMount, Option<File>),
+    Outlives(ContinuedMount, HeldMount, Option<File>),
     Ends(Link),
 }
 
@@ -156,7 +156,7 @@ fn serve_mounted<F: Filesystem>(
     args: &Args,
     (filesystem, threads): (F, Threads<'_>),
     client: Option<Served<'_>>,
-    (device, mounted): (OwnedFd, &Mounted),
+    (device, mounted): (OwnedFd, &ActiveMount),
     (send, events): Events,
     (restart_watchdog, caretaker): (impl FnMut() -> Option<io::Result<()>>, Option<CaredMount>),
 ) -> Result<MountEnd, RunError> {
@@ -183,7 +183,7 @@ fn begin<F: Filesystem>(
     args: &Args,
     (filesystem, threads): (F, Threads<'_>),
     client: Option<Served<'_>>,
-    (device, mounted): (OwnedFd, &Mounted),
+    (device, mounted): (OwnedFd, &ActiveMount),
     send: mpsc::Sender<Event>,
     caretaker: Option<CaredMount>,
 ) -> Result<Begun, RunError> {
@@ -228,7 +228,7 @@ fn begin<F: Filesystem>(
 
 /// Returns the only user, beside root, whose requests are served. `None` if the kernel decides
 /// alone.
-fn only_user(args: &Args, mounted: &Mounted) -> Option<u32> {
+fn only_user(args: &Args, mounted: &ActiveMount) -> Option<u32> {
     // The kernel checks the users of a mount that another program has made by its own options.
     let for_all = args.mount_options().allow_other || mounted.is_handed_over();
     (!for_all).then(|| rustix::process::geteuid().as_raw())
@@ -251,7 +251,7 @@ fn start_session_thread(
 /// Connects a client with the kernel and with the main thread.
 fn connect(
     Served { client, link, .. }: Served<'_>,
-    (device, mounted): (&OwnedFd, &Mounted),
+    (device, mounted): (&OwnedFd, &ActiveMount),
     by_core: bool,
     send: &mpsc::Sender<Event>,
 ) -> Result<(), RunError> {
@@ -271,7 +271,7 @@ fn begin_kept(
     args: &Args,
     KeptServing { threads, is_first, link }: KeptServing,
     client: Option<Served<'_>>,
-    (mounted, metrics, trace): (&Mounted, Option<BoundEndpoint>, &Arc<Trace>),
+    (mounted, metrics, trace): (&ActiveMount, Option<BoundEndpoint>, &Arc<Trace>),
     send: mpsc::Sender<Event>,
 ) -> Result<Begun, RunError> {
     start_session_thread(&send, move || threads.wait())?;
@@ -296,7 +296,7 @@ fn start_ring<F: Filesystem>(
     args: &Args,
     (agreed, ring): (&Negotiation<F>, Option<Ring>),
     (device, trace): (&Arc<OwnedFd>, &Arc<Trace>),
-    mounted: &Mounted,
+    mounted: &ActiveMount,
     send: mpsc::Sender<Event>,
 ) -> Result<Option<Serving>, RunError> {
     let serving = match (agreed.ring, ring) {
@@ -316,7 +316,7 @@ fn start_ring<F: Filesystem>(
 /// Starts to answer questions about the mount.
 fn answer_questions(
     args: &Args,
-    mounted: &Mounted,
+    mounted: &ActiveMount,
     client: Option<Served<'_>>,
     (metrics, io_uring, trace): (Option<BoundEndpoint>, bool, &Arc<Trace>),
 ) -> Result<Answers, RunError> {

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     cli::LostServer,
     fuse::{KernelLink, Losses},
-    mount::{self, Mounted, ProbeAction, Unmounted, within},
+    mount::{self, ActiveMount, ProbeAction, Unmounted, within},
     status::ObservedMount,
 };
 use rfs_client::Client;
@@ -84,7 +84,7 @@ enum Wait {
 /// # Errors
 /// The mount ended without an unmount, or data that the kernel had cached are lost.
 pub(super) fn wait_and_unmount(
-    mounted: &Mounted,
+    mounted: &ActiveMount,
     events: &mpsc::Receiver<Event>,
     client: Option<Served<'_>>,
     EndRules { when_busy, lost_server }: EndRules,
@@ -136,7 +136,7 @@ pub(super) fn wait_and_unmount(
 }
 
 /// Takes a mount out of the tree whose operations all fail. Nothing can be written back.
-fn leave_lost_server(mounted: &Mounted, lost_server: LostServer, reason: String) -> RunError {
+fn leave_lost_server(mounted: &ActiveMount, lost_server: LostServer, reason: String) -> RunError {
     let path = mounted.path().to_owned();
     if lost_server == LostServer::Remount {
         log::warn!("unmounting {}, to mount the server's new export", path.display());
@@ -153,7 +153,7 @@ fn leave_lost_server(mounted: &Mounted, lost_server: LostServer, reason: String)
 
 /// Detaches a mount that could not be unmounted.
 fn detach(
-    mounted: &Mounted,
+    mounted: &ActiveMount,
     client: Option<Served<'_>>,
     outcome: Option<io::Result<Unmounted>>,
 ) -> Result<MountEnd, RunError> {
@@ -174,7 +174,7 @@ fn detach(
 
 /// Waits for a signal or for an event that ends the mount. Sets `ending` when it unmounts.
 fn wait(
-    mounted: &Mounted,
+    mounted: &ActiveMount,
     events: &mpsc::Receiver<Event>,
     client: Option<Served<'_>>,
     ending: &AtomicBool,
@@ -226,7 +226,7 @@ fn is_unmount(error: &io::Error, still_mounted: bool) -> bool {
 ///
 /// # Errors
 /// The kernel fails, or takes longer than the limit.
-fn write_back(mounted: &Mounted, client: Option<Served<'_>>) -> Result<(), WriteBackError> {
+fn write_back(mounted: &ActiveMount, client: Option<Served<'_>>) -> Result<(), WriteBackError> {
     let failed = |why| WriteBackError { path: mounted.path().to_owned(), why };
     let late = || format!("they were not written back within {UNMOUNT_LIMIT:?}");
     let looked = mounted.visible_path().map(|path| mount::look(path, ProbeAction::Sync, UNMOUNT_LIMIT));
@@ -252,7 +252,7 @@ fn write_back(mounted: &Mounted, client: Option<Served<'_>>) -> Result<(), Write
 }
 
 /// Takes a failed mount out of the tree.
-pub(super) fn undo(mounted: &Mounted) {
+pub(super) fn undo(mounted: &ActiveMount) {
     if let Err(e) = mounted.detach() {
         let path = mounted.path().display();
         log::warn!("cannot unmount {path}: {e}; unmount it with `umount -l {path}`");
@@ -266,9 +266,9 @@ mod tests {
     use super::*;
 
     /// Returns a mount that another process has unmounted.
-    fn unmounted() -> (tempfile::TempDir, Mounted) {
+    fn unmounted() -> (tempfile::TempDir, ActiveMount) {
         let directory = tempfile::tempdir().expect("a directory");
-        let mounted = Mounted::at(directory.path());
+        let mounted = ActiveMount::at(directory.path());
         (directory, mounted)
     }
 

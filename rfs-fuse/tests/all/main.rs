@@ -32,7 +32,7 @@ mod names {
     mod small_files;
     mod special_files;
     mod tree;
-    mod unlinked;
+    mod unlinked_files;
     mod unnamed;
     mod whiteouts;
     mod xattr;
@@ -54,10 +54,14 @@ mod cache {
     mod writeback;
 }
 
-/// The program: options in a file, and mounts that another program has made.
+/// The program: options in a file, log, status and traces, and mounts that another program has
+/// made.
 mod program {
     mod configuration;
-    mod handed_over;
+    mod dev_fd;
+    mod log;
+    mod status;
+    mod trace;
 }
 
 /// File locks.
@@ -95,15 +99,12 @@ mod mount {
     mod affinity;
     mod failure;
     mod io_uring;
-    mod log;
     mod lost_memory;
     mod lost_server;
     mod mount8;
     mod mount_errors;
     mod private_server;
     mod program;
-    mod status;
     mod swap_memory;
-    mod trace;
     mod unsupported;
 }

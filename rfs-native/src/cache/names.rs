@@ -1,9 +1,8 @@
 //! Names of directories and the inodes that they stand for, until the server recalls them.
 //!
-//! A name is added only under a guard that holds recalls off, and only if no own change of names in
-//! its shard was in flight since the lookup began. So a name that a recall or an own change has
-//! removed does not come back. A full shard drops the names that were not used since its last
-//! sweep.
+//! A name is added only under a guard that holds recalls off. The lookup must also not overlap with
+//! an own change of names in the name's shard. So a name that a recall or an own change has removed
+//! does not come back. A full shard drops the names that were not used since its last sweep.
 //!
 //! The shards divide names, not directories, so that one directory can use the whole cache.
 //!

@@ -6,7 +6,7 @@ mod listing;
 mod open;
 mod remove;
 mod rename;
-mod whole;
+mod trees;
 mod xattrs;
 
 use std::{

@@ -39,8 +39,8 @@ impl Dir {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// ENOTEMPTY if it has entries, ENOTDIR if it is no directory, EINVAL if the path ends with
-    /// `.`, ENOTEMPTY if it ends with `..`, EBUSY for the root.
+    /// ENOTEMPTY if it has entries, ENOTDIR if it is no directory, EBUSY for the root. EINVAL if
+    /// the path ends with `.`, and ENOTEMPTY if it ends with `..`.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         self.remove(path, true).map_err(at("remove_dir", path))

@@ -34,9 +34,9 @@ impl OpenFile {
         Ok(written.len)
     }
 
-    /// Does the work that has to follow the bytes of a write before it returns: clears rights that
-    /// the file lends, and has other mounts drop their pages. `rights` are those after the write,
-    /// if known.
+    /// Does the work that has to follow the bytes of a write before the write returns. Clears
+    /// rights that the file lends, and has other mounts drop their pages. `rights` are the rights
+    /// after the write, if known.
     pub(super) fn finish_write(&self, rights: Option<LentRights>) -> std::result::Result<(), ClientError> {
         let (client, ino) = (&self.core.client, self.node.ino);
         end_rights(&self.core, &self.user, &self.node, rights)?;

@@ -80,8 +80,8 @@ impl File {
     /// that gets a lock reads everything that earlier holders wrote, on any mount.
     ///
     /// # Errors
-    /// EBADF if the file is not open for reading (shared) or writing (exclusive), EINVAL for an
-    /// empty range, ENOLCK if the mount has too many locks.
+    /// EBADF if the file is not open for reading (shared) or writing (exclusive). EINVAL for an
+    /// empty range. ENOLCK if the mount has too many locks.
     pub fn try_lock(&self, mode: LockMode, range: impl RangeBounds<u64>) -> Result<bool> {
         let locked =
             bytes(&range).map_err(ClientError::from).and_then(|range| self.inner.try_lock(mode, range));

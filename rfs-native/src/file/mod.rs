@@ -1,12 +1,12 @@
 //! Open files.
 
+mod async_io;
 mod cursor;
 mod data;
 mod locks;
 pub(crate) mod open;
 mod scratch;
 mod space;
-mod started;
 mod vectored;
 mod view;
 
@@ -22,7 +22,7 @@ use rdmabox::RequestError;
 use rfs_client::ClientError;
 use rfs_proto::Errno;
 
-pub use self::{cursor::Cursor, locks::LockMode, open::OpenOptions, started::Started, view::View};
+pub use self::{async_io::Started, cursor::Cursor, locks::LockMode, open::OpenOptions, view::View};
 use crate::{
     access::credentials::Credentials,
     attributes::stat::Stat,

@@ -1,5 +1,6 @@
 //! Native mounts of a server in the test's process, over every provider of this machine.
 
+mod async_io;
 mod caching;
 mod common;
 mod data;
@@ -7,5 +8,4 @@ mod differential;
 mod failures;
 mod names;
 mod permissions;
-mod started;
 mod views;

@@ -140,9 +140,9 @@ pub enum Request<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Removes a name that is not of a directory. The server frees the inode when it has no name,
-    /// no session has it open, and no session that knows it still needs it (see `Forget`). → `Done`
-    /// or `Unlinked`
+    /// Removes a name that is not of a directory. The server frees the inode when it has no name
+    /// and no session has it open. A session that knows the inode and still needs it delays that
+    /// (see `Forget`). → `Done` or `Unlinked`
     Unlink {
         /// Directory.
         parent: u64,
@@ -193,7 +193,8 @@ pub enum Request<'a> {
         write: bool,
     },
     /// Closes one `Open` of an inode. After the last close of all sessions the server frees space
-    /// beyond the end of the file, and an inode without names that no session needs. → `Done`
+    /// beyond the end of the file. It also frees an inode without names that no session needs. →
+    /// `Done`
     Close {
         /// Inode.
         ino: u64,
@@ -459,9 +460,9 @@ pub enum Request<'a> {
     },
     /// Tells the server that the session has written to an inode. Every other session that caches
     /// pages of it drops them ([`Recall::Written`]) before the server replies. EBADF if this
-    /// session does not have the inode open for writing. → `Attr`, without
-    /// [`Marks::SHARED`](crate::Marks::SHARED) if no other session has the inode open; the session
-    /// then stops sending `DropPages` until it opens the inode again
+    /// session does not have the inode open for writing. If no other session has the inode open,
+    /// the reply lacks [`Marks::SHARED`](crate::Marks::SHARED). The session then stops sending
+    /// `DropPages` until it opens the inode again. → `Attr`
     DropPages {
         /// Inode.
         ino: u64,

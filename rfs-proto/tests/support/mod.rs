@@ -151,7 +151,7 @@ fn name_requests() -> Vec<(&'static str, Request<'static>)> {
     ]
 }
 
-/// Returns the open files, space and extended attributes.
+/// Returns requests about open files, space and extended attributes.
 fn file_requests() -> Vec<(&'static str, Request<'static>)> {
     vec![
         ("0d 05 01", Request::Open { ino: 5, write: true }),
@@ -190,7 +190,7 @@ fn file_requests() -> Vec<(&'static str, Request<'static>)> {
     ]
 }
 
-/// Locks, caches of sessions, and data.
+/// Returns requests about locks, caches of sessions, and data.
 fn session_requests() -> Vec<(&'static str, Request<'static>)> {
     vec![
         (
@@ -315,7 +315,7 @@ fn file_replies() -> Vec<(&'static str, Reply)> {
     ]
 }
 
-/// Locks, caches of sessions, and checksums.
+/// Returns replies about locks, caches of sessions, and checksums.
 fn session_replies() -> Vec<(&'static str, Reply)> {
     vec![
         ("0c 8020 01", Reply::Locked(Locked { visits: 4096, alone: true })),

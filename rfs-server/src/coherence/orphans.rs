@@ -3,8 +3,8 @@
 //!
 //! [`Orphans`] belongs to a shard. An inode is added when it loses its last name, with the sessions
 //! that may know it. No further session learns of an inode without a name. The inode can be freed
-//! when the last of these sessions has released it and no session has it open; the caller knows
-//! about the latter.
+//! when the last of these sessions has released it and no session has it open. The caller knows
+//! which sessions have it open.
 //!
 //! An orphan that no session has open is idle. The caller counts the space of idle orphans as free,
 //! because the server can take it at any time.

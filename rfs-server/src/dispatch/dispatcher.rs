@@ -501,8 +501,8 @@ impl Dispatcher {
         self.memory.0
     }
 
-    /// Returns the number of requests so far if no client can change anything without a request: no
-    /// session is attached, and no client of a previous server is left.
+    /// Returns the number of requests so far if no client can change anything without a request.
+    /// This is so if no session is attached, and no client of a previous server is left.
     pub(crate) fn idle_since(&self) -> Option<u64> {
         let stats = self.stats();
         (stats.sessions == 0 && !self.store.space.has_previous_sessions())

@@ -1,8 +1,7 @@
 //! Executes requests on the metadata of an export, without a transport.
 //!
 //! Bottom up:
-//! - `state`: the inodes in shards, with their locks and the lock order; the journal and the change
-//!   log; recalls and replies that wait.
+//! - `state`: shards of inodes and the lock order, journal, change log, recalls, held replies.
 //! - `transaction`: locks inodes, changes them by a view, logs the changes, queues recalls.
 //! - `requests`: a function for each request on files and names.
 //! - `delivery`: delivers grants, recalls, and the replies that wait for them.
@@ -10,8 +9,7 @@
 //! - `persistence`: restores an export from a log or a snapshot, and describes it for the next.
 //! - `request_table`: the name of each kind of request, its payload, and its waits.
 //! - `attachment`, `exactly_once`: sessions, and requests that take effect once.
-//! - [`Dispatcher`]: owns the state, routes requests, and lends the state to these jobs. Each job
-//!   is a struct of references to the state that it needs.
+//! - [`Dispatcher`]: owns the state, and lends each job (a struct) the parts that it needs.
 //!
 //! # Concurrency
 //! See [`Dispatcher`].

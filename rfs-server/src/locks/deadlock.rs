@@ -12,7 +12,7 @@ use rfs_proto::LockClass;
 
 use super::{
     Locks, Waiter,
-    held::{Lock, Owner},
+    held_locks::{Lock, Owner},
 };
 
 /// Edges that a walk follows from a waiter to other owners.

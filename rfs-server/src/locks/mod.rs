@@ -12,7 +12,7 @@
 
 mod deadlock;
 pub mod grant_queue;
-pub mod held;
+pub mod held_locks;
 #[cfg(test)]
 mod model;
 mod persistence;
@@ -29,8 +29,8 @@ use rfs_proto::{Errno, HeldLock, LockClass, LockKind, LockRange};
 use seeded_faults::seeded;
 
 pub use grant_queue::Grants;
-use held::{Held, Lock};
-pub use held::{Locked, Owner};
+use held_locks::{HeldLocks, Lock};
+pub use held_locks::{Locked, Owner};
 
 /// Limit of a session's locks and waiters, which bounds the memory that a client can take. The
 /// pieces of the last unlock may exceed it.
@@ -92,7 +92,7 @@ impl Waiter {
 /// Locks and waiters of one file.
 #[derive(Debug, Default)]
 struct File {
-    held: Held,
+    held: HeldLocks,
     /// Waiters in the order of their requests.
     queue: Vec<Waiter>,
 }

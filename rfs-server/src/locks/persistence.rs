@@ -9,7 +9,7 @@ use rfs_proto::{LockClass, LockKind, LockRange};
 
 use super::{
     Locks,
-    held::{Lock, Locked, Owner},
+    held_locks::{Lock, Locked, Owner},
 };
 
 fn locked(lock: &Lock, kind: LockKind) -> Locked {

@@ -3,9 +3,8 @@
 //! Each export has a directory. `arena` has the bytes of files and `table` the attribute records;
 //! clients get descriptors of these. `state` is the server's own: a header, a bitmap of nonzero
 //! blocks, and a log of all metadata changes. Stores to a shared mapping survive a killed process,
-//! so nothing is flushed. Only the order of stores matters: a change is in the log before its reply
-//! is sent. It is also in the log before the space or records that it releases are used again.
-//! docs/design/formats.md has the formats.
+//! so nothing is flushed. The order of stores matters: the log has a change before its reply is
+//! sent, and before released space or records are used again. Formats: docs/design/formats.md.
 //!
 //! Bottom up: [`op`], [`log`], [`replay`] with [`session_replay`] (sessions), [`header`],
 //! [`object`], [`tethers`] and [`previous_clients`]. `dispatch::state::journal` writes the

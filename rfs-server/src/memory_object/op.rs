@@ -10,7 +10,7 @@
 use rfs_proto::{Extent, FileKind, Identity};
 use serde::{Deserialize, Serialize};
 
-use crate::locks::held::Locked;
+use crate::locks::held_locks::Locked;
 
 /// Part of an inode that depends on its kind, without extents, names and extended attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

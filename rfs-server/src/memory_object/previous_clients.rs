@@ -1,8 +1,8 @@
 //! Detects local clients that still map the memory of a previous server, and ends them.
 //!
-//! The connections of such clients hold the tethers of [`Tethers`](super::Tethers). The
-//! server kills the process that a tether names. If that process has ended, or the tether has no
-//! name, another process holds it: the server looks in `/proc`, as far as its rights reach.
+//! The connections of such clients hold the tethers of [`Tethers`](super::Tethers). The server
+//! kills the process that a tether names. If that process has ended, or the tether has no name,
+//! another process holds the tether. The server then searches `/proc`, as far as its rights reach.
 //!
 //! # Concurrency
 //! Any thread. One lock over the tethers, and one over the reports, which is taken first.

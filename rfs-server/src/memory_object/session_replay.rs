@@ -14,7 +14,7 @@ use rfs_proto::{Identity, SLOTS, speaks};
 
 use super::{log::LogError, op::Mount};
 use crate::{
-    locks::{Locks, held::Locked},
+    locks::{Locks, held_locks::Locked},
     space::{alloc::range::Range, quarantine::QuarantinedRange},
 };
 

@@ -1,11 +1,11 @@
 //! Gives each connection of a local client that maps memory a tether, which the next server finds.
 //!
 //! A client of this host writes to mapped memory with its own processor, also after the server has
-//! ended. So each connection that maps memory holds the write end of a FIFO of its own, until none
-//! of its requests can access the memory ([`Host::tether`](rdmabox::Host::tether)). The next server
-//! asks the kernel whether a FIFO has a writer ([`PreviousClients`]): a stopped
-//! client cannot be missed, because it need not answer. A client can close its own write end, but
-//! not that of another client. The name of a FIFO says which process connected.
+//! ended. So each connection that maps memory holds the write end of a FIFO of its own. It holds it
+//! until none of its requests can access the memory ([`Host::tether`](rdmabox::Host::tether)). The
+//! next server asks the kernel whether a FIFO has a writer ([`PreviousClients`]): a stopped client
+//! cannot be missed, because it need not answer. A client can close its own write end, but not that
+//! of another client. The name of a FIFO says which process connected.
 //!
 //! # Concurrency
 //! Any thread. One lock over the known state of the FIFOs of this server.

@@ -4,7 +4,7 @@
 //! Plain values.
 
 mod access;
-mod listening;
+mod addresses;
 mod pool_use;
 mod snapshots;
 
@@ -15,7 +15,7 @@ use rdmabox::Fencing;
 use rfs_status::logging::LogFormat;
 
 use self::{
-    access::AccessArguments, listening::ListenArguments, pool_use::PoolArguments,
+    access::AccessArguments, addresses::ListenArguments, pool_use::PoolArguments,
     snapshots::SnapshotArguments,
 };
 use super::lend::LendArguments;
@@ -128,9 +128,10 @@ pub struct Cli {
     pub snapshots: SnapshotArguments,
 
     /// An export, instead of --memory: name, size, the largest size that `rfs-server resize` can
-    /// give it, number of inodes, and permissions of the root directory. With evict=lru, the least
-    /// recently used files that are not open go when space is short; with ttl=SECONDS, files go so
-    /// long after their last change. May be repeated; clients that name no export get the first
+    /// give it, number of inodes, and permissions of the root directory. With evict=lru the server
+    /// removes the least recently used files that are not open when space is short. With
+    /// ttl=SECONDS it removes files SECONDS after their last change. May be repeated; clients that
+    /// name no export get the first
     #[arg(
         long = "export",
         value_name = "NAME=SIZE[,max=SIZE][,inodes=N][,root-mode=MODE][,evict=lru][,ttl=SECONDS]",
@@ -184,8 +185,8 @@ pub struct Cli {
     pub recall_timeout: Option<u32>,
 
     /// Microseconds for which the TCP thread busy-polls before it blocks. It polls while polling
-    /// succeeds and no other thread wants its core. 0: never poll; this saves up to half of the
-    /// processor time of requests of 64 KiB and more, and costs up to 40 % of the rate of small
+    /// succeeds and no other thread wants its core. 0: never poll. This saves up to half of the
+    /// processor time of requests of 64 KiB and more. It costs up to 40 % of the rate of small
     /// requests
     #[arg(long, alias = "look", value_name = "N", default_value = "400", value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub busy_poll_us: u32,

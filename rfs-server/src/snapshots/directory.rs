@@ -65,9 +65,9 @@ pub enum PersistError {
     },
 }
 
-/// Creates a directory with mode 0700 if only its last component is missing, and syncs its name to
-/// the disk; otherwise a crash could lose its contents. Also syncs an existing directory, because
-/// a previous server may have crashed before the sync.
+/// Creates a directory with mode 0700 if only its last component is missing. Syncs its name to the
+/// disk, because otherwise a crash could lose its contents. Also syncs an existing directory,
+/// because a previous server may have crashed before the sync.
 fn make_lasting_directory(path: &Path) -> Result<(), PersistError> {
     let was_there = path.is_dir();
     make_directory(path).map_err(os(path))?;

@@ -27,7 +27,7 @@ use seeded_faults::seeded;
 use super::{
     alloc::{Arena, Short, StoreUsage, Totals, Want, range::Range},
     bytes::Bytes,
-    lent::{LentMemory, StoreFailure, Unusable},
+    lent_memory::{LentMemory, StoreFailure, Unusable},
     nonzero_bitmap::NonzeroBitmap,
     quarantine::{ABANDONED_SESSIONS, QuarantinedRange, SNAPSHOT, in_doubt, unreachable},
 };

@@ -191,7 +191,7 @@ impl FileMap {
 
     /// Returns the holes in `offset..end` with their file offsets and the space to request. `free`
     /// is all free space. Only a hole behind the last extent and the end of the file at `size` gets
-    /// space ahead of need, so holes of a sparse file stay holes.
+    /// space ahead of need. So holes of a sparse file stay holes.
     pub fn wants(&self, offset: u64, end: u64, size: u64, free: u64) -> Vec<(u64, Want)> {
         let (offset, end) = (offset / BLOCK * BLOCK, block_up(end));
         let mut wants = Vec::new();

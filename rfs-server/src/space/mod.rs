@@ -1,10 +1,9 @@
 //! The space of an export: its allocator, its bytes with their checksums, and the extents of files.
 //!
-//! Bottom up: [`alloc`] decides which range is free, [`bytes`] reads and writes the arena,
+//! Bottom up: [`alloc`] decides which range is free, and [`bytes`] reads and writes the arena.
 //! [`file_extents`] maps a file to ranges, and [`account`] has the allocator together with the
 //! bytes. [`hold`] keeps released space for a snapshot; [`zeroer`] zeroes it. [`eviction`] chooses
-//! files that go when space runs short. [`lent`] is the
-//! memory of stores.
+//! files that go when space runs short. [`lent_memory`] is the memory of stores.
 //!
 //! # Concurrency
 //! See each module; `account` has the lock.
@@ -15,7 +14,7 @@ pub mod bytes;
 pub mod eviction;
 pub mod file_extents;
 pub mod hold;
-pub mod lent;
+pub mod lent_memory;
 pub mod nonzero_bitmap;
 pub mod quarantine;
 #[cfg(test)]

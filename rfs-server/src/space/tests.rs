@@ -8,7 +8,7 @@ use rfs_proto::{BLOCK, DataPlace};
 use self::fake_store::FakeStore;
 use super::{
     alloc::{Short, Want},
-    lent::{StoreFailure, Unusable},
+    lent_memory::{StoreFailure, Unusable},
     *,
 };
 

@@ -23,8 +23,8 @@ fn options() -> NodeOptions {
     NodeOptions::new(0, Members::parse("0 127.0.0.1:1\n1 127.0.0.1:2").expect("a list"))
 }
 
-/// Decodes the input as a word, a data entry, a control block, a list of nodes, a command, and as
-/// the messages of a node that joins.
+/// Decodes the input as a word, a data entry, a control block, a list of nodes, and a command. Also
+/// decodes it as the messages of a node that joins.
 pub fn decoders(bytes: &[u8]) {
     if let Some(word) = bytes.first_chunk::<8>() {
         for tables in [1, 3, 64, 1 << 15] {

@@ -2,18 +2,18 @@
 //!
 //! A [`Target`] is a function that takes any bytes and panics if the code under test breaks a
 //! promise. Its seeds are valid inputs. [`mutate`] derives an input from a seed and a number,
-//! reproducibly. [`drive`] runs a target and detects panics, hangs, and leaks of memory,
-//! descriptors and threads. [`supervise`] runs each target in its own process, so that a killed
+//! reproducibly. [`driver`] runs a target and detects panics, hangs, and leaks of memory,
+//! descriptors and threads. [`supervisor`] runs each target in its own process, so that a killed
 //! process is also a failure. `ci/fuzz` runs all targets.
 //!
 //! The targets do not use coverage feedback. Instead, the seeds contain every message, and
 //! mutations change only a small part of a message, so that inputs pass the first checks.
 #![forbid(unsafe_code)]
 
-pub mod drive;
+pub mod driver;
 pub mod flood;
 pub mod mutate;
-pub mod supervise;
+pub mod supervisor;
 pub mod targets;
 pub mod usage;
 

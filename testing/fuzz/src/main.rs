@@ -5,9 +5,9 @@ use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 use clap::Parser;
 use rfs_fuzz::{
     Target,
-    drive::{self, Extent, Failure},
+    driver::{self, Extent, Failure},
     mutate::Mutator,
-    supervise, targets,
+    supervisor, targets,
 };
 
 /// Runs fuzz targets, each in its own process, and reports panics, hangs, killed processes and
@@ -97,14 +97,14 @@ fn run(args: &Args) -> Result<bool, String> {
     println!("seed {seed}");
     println!("{:<12} {:>12} {:>8} {:>10} {:>9}", "target", "inputs", "seconds", "inputs/s", "more KiB");
     let mut inputs = 0_u64;
-    let done = |report: &supervise::Report| {
+    let done = |report: &supervisor::Report| {
         inputs = inputs.saturating_add(report.inputs());
         match &report.outcome {
             Ok(row) => println!("{row}"),
             Err(why) => println!("{:<12} FAILED: {why}", report.target.name),
         }
     };
-    let all_good = supervise::supervise(&all, seed, extent, jobs, done).map_err(|e| e.to_string())?;
+    let all_good = supervisor::supervise(&all, seed, extent, jobs, done).map_err(|e| e.to_string())?;
     let enough = inputs >= args.least;
     println!("{:<12} {inputs:>12}", "all");
     if !enough {
@@ -116,7 +116,7 @@ fn run(args: &Args) -> Result<bool, String> {
 fn one(args: &Args, target: &'static Target, seed: u64, extent: Extent) -> Result<bool, String> {
     if let Some(file) = &args.file {
         let input = fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        return Ok(drive::attempt(target, &input).inspect_err(|why| println!("{why}")).is_ok());
+        return Ok(driver::attempt(target, &input).inspect_err(|why| println!("{why}")).is_ok());
     }
     if args.trace {
         return trace(target, seed, args.from, extent);
@@ -126,7 +126,7 @@ fn one(args: &Args, target: &'static Target, seed: u64, extent: Extent) -> Resul
         println!("input {number} hangs: rfs-fuzz --one {name} --seed {seed} --from {number} --inputs 1");
         std::process::exit(1);
     };
-    match drive::drive(target, seed, args.from, extent, hung) {
+    match driver::drive(target, seed, args.from, extent, hung) {
         Ok(done) => {
             let seconds = done.took.as_secs_f64();
             let rate = done.inputs as f64 / seconds.max(1e-9);
@@ -159,7 +159,7 @@ fn trace(target: &Target, seed: u64, from: u64, extent: Extent) -> Result<bool, 
     for number in from..from.saturating_add(extent.inputs) {
         eprintln!("{number}");
         mutator.input(number, &mut input);
-        drive::attempt(target, &input)?;
+        driver::attempt(target, &input)?;
     }
     Ok(true)
 }

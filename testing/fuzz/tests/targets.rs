@@ -7,14 +7,14 @@ use std::{
 };
 
 use rfs_fuzz::{
-    drive::{self, Extent, Failure},
+    driver::{self, Extent, Failure},
     mutate::MAX_LEN,
     targets::{self, Target},
 };
 
-fn drive(target: &Target, inputs: u64) -> Result<drive::Done, Failure> {
+fn drive(target: &Target, inputs: u64) -> Result<driver::Done, Failure> {
     let extent = Extent { inputs, time: Duration::from_secs(60) };
-    drive::drive(target, 1, 0, extent, |number| panic!("input {number} hangs"))
+    driver::drive(target, 1, 0, extent, |number| panic!("input {number} hangs"))
 }
 
 #[test]

@@ -24,7 +24,7 @@ use measure::interrupt::Interrupt;
 use error::{Error, Result};
 use report::Report;
 use testbed::{Plan, ServerOptions};
-use trials::{clients, cut, full, killed_clients, killed_server, packets, pool, stopped, takeover};
+use trials::{clients, cut, full_server, killed_clients, killed_server, packets, pool, stopped, takeover};
 
 /// Tests the reliability of rfs: kills and stops programs, loses packets, fills the server, and
 /// runs many clients
@@ -157,7 +157,7 @@ fn run(cli: Cli) -> Result<Report> {
         }
         Trial::Cut { times, lease } => cut::run(&plan, times, lease.map(Duration::from_secs)),
         Trial::Takeover { kills, upgrades } => takeover::run(&plan, kills, upgrades),
-        Trial::Full => full::run(&plan),
+        Trial::Full => full_server::run(&plan),
         Trial::Pool { fill } => pool::run(&plan, fill),
         Trial::Concurrent(options) => concurrent::run(&plan, &options),
         Trial::Clients { clients, seconds } => clients::run(&plan, clients, Duration::from_secs(seconds)),

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use libc::{off_t, stat};
 
 use super::export;
-use crate::{carry::at::carry_other, counts::Call, next, process};
+use crate::{carry::positional_io::carry_other, counts::Call, next, process};
 
 /// `_STAT_VER` of the architectures: the only layout of `struct stat` with 64 bits.
 const STAT_VERSIONS: std::ops::RangeInclusive<c_int> = 0..=1;

@@ -17,8 +17,8 @@ use libc::{off_t, size_t, ssize_t};
 use super::export;
 use crate::{
     carry::{
-        at,
         buffers::{self, Failed, Outcome},
+        positional_io,
     },
     counts::Call,
     next, process,
@@ -70,7 +70,7 @@ unsafe fn send_file(out: c_int, from: c_int, offset: *mut off_t, len: size_t) ->
         leave_offset(from, true);
         return kernel();
     }
-    at::carry(from, Call::Sendfile, kernel, |file, _| {
+    positional_io::carry(from, Call::Sendfile, kernel, |file, _| {
         // SAFETY: the pointer is valid, as the caller promises.
         let start = u64::try_from(unsafe { *offset }).map_err(|_| Failed::AskKernel)?;
         let read = |buffer: &mut [u8], at: u64| buffers::read(file, buffer, at);

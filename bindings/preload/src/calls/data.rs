@@ -10,9 +10,8 @@ use libc::{off_t, size_t, ssize_t};
 use super::export;
 use crate::{
     carry::{
-        at,
         buffers::{self, Failed, bytes, room},
-        sequential,
+        positional_io, sequential,
     },
     counts::Call,
     next,
@@ -80,7 +79,7 @@ unsafe fn write_next(fd: c_int, data: *const c_void, len: size_t) -> ssize_t {
 unsafe fn read_at(fd: c_int, out: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
     // SAFETY: as the caller promises.
     let kernel = || unsafe { next::pread64(fd, out, len, offset) };
-    at::carry(fd, Call::Pread, kernel, |file, _| {
+    positional_io::carry(fd, Call::Pread, kernel, |file, _| {
         let offset = u64::try_from(offset).map_err(|_| Failed::AskKernel)?;
         // SAFETY: as the caller promises.
         buffers::read(file, unsafe { room(out, len) }.ok_or(Failed::AskKernel)?, offset)
@@ -95,7 +94,7 @@ unsafe fn read_at(fd: c_int, out: *mut c_void, len: size_t, offset: off_t) -> ss
 unsafe fn write_at(fd: c_int, data: *const c_void, len: size_t, offset: off_t) -> ssize_t {
     // SAFETY: as the caller promises.
     let kernel = || unsafe { next::pwrite64(fd, data, len, offset) };
-    at::carry(fd, Call::Pwrite, kernel, |file, access| {
+    positional_io::carry(fd, Call::Pwrite, kernel, |file, access| {
         let offset = u64::try_from(offset).map_err(|_| Failed::AskKernel)?;
         // SAFETY: as the caller promises.
         let data = unsafe { bytes(data, len) }.ok_or(Failed::AskKernel)?;

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_uint};
 use super::export;
 use crate::{
     carry::sequential::synchronized, counts::Reason, guard, next, next::DESCRIPTORS, process,
-    session::protected,
+    session::session_fds,
 };
 
 export! { close | __close: fn(fd: c_int) -> c_int => close_one; }
@@ -49,7 +49,7 @@ fn copied(fd: c_int, new: c_int) -> c_int {
 /// As for `close` of libc.
 unsafe fn close_one(fd: c_int) -> c_int {
     forget(fd);
-    if protected::contains(fd) && process::is_owner() {
+    if session_fds::contains(fd) && process::is_owner() {
         if guard::is_inside() {
             // A session closes its descriptor. The program may get the number next.
             process::forget_session_descriptor(fd);
@@ -80,7 +80,7 @@ unsafe fn close_several(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 
 fn forget_range(first: c_uint, last: c_uint) {
     let Some(state) = process::state() else { return };
-    if protected::any_in(first, last) {
+    if session_fds::any_in(first, last) {
         process::end_sessions();
     }
     let end = (last as usize).saturating_add(1).min(DESCRIPTORS);
@@ -138,7 +138,7 @@ unsafe fn copy_to_with(fd: c_int, new: c_int, flags: c_int) -> c_int {
 
 /// Prepares a copy to a given number. A stream of libc may use the number.
 fn before_copy(fd: c_int, new: c_int) {
-    if protected::contains(new) && !guard::is_inside() && process::is_owner() {
+    if session_fds::contains(new) && !guard::is_inside() && process::is_owner() {
         process::end_sessions();
     }
     if fd == new || process::find(fd).is_none() || process::find(new).is_some() {
@@ -197,11 +197,11 @@ mod tests {
     fn a_number_that_a_session_has_closed_is_not_protected_any_more() {
         process::begin();
         let fd = std::fs::File::open("/dev/null").expect("a file").into_raw_fd();
-        protected::add(&[fd]);
+        session_fds::add(&[fd]);
         let inside = guard::enter();
         // SAFETY: the descriptor is this test's.
         assert_eq!(unsafe { close_one(fd) }, 0);
         drop(inside);
-        assert!(!protected::contains(fd));
+        assert!(!session_fds::contains(fd));
     }
 }

@@ -10,9 +10,8 @@ use libc::{iovec, off_t, ssize_t};
 use super::export;
 use crate::{
     carry::{
-        at,
         buffers::{self, Failed, parts as checked},
-        sequential,
+        positional_io, sequential,
     },
     counts::Call,
     next,
@@ -89,7 +88,7 @@ unsafe fn write_next(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
 unsafe fn read_at(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
     // SAFETY: as the caller promises.
     let kernel = || unsafe { next::preadv64(fd, parts, count, offset) };
-    at::carry(fd, Call::Preadv, kernel, |file, _| {
+    positional_io::carry(fd, Call::Preadv, kernel, |file, _| {
         let offset = u64::try_from(offset).map_err(|_| Failed::AskKernel)?;
         // SAFETY: as the caller promises.
         let parts = unsafe { checked(parts, count) }.ok_or(Failed::AskKernel)?;
@@ -106,7 +105,7 @@ unsafe fn read_at(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -
 unsafe fn write_at(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t {
     // SAFETY: as the caller promises.
     let kernel = || unsafe { next::pwritev64(fd, parts, count, offset) };
-    at::carry(fd, Call::Pwritev, kernel, |file, access| {
+    positional_io::carry(fd, Call::Pwritev, kernel, |file, access| {
         let offset = u64::try_from(offset).map_err(|_| Failed::AskKernel)?;
         // SAFETY: as the caller promises.
         let parts = unsafe { checked(parts, count) }.ok_or(Failed::AskKernel)?;

@@ -7,7 +7,7 @@
 //! # Concurrency
 //! Any thread. A read or write at the offset holds the lock of the position, as in the kernel.
 
-pub(crate) mod at;
 pub(crate) mod buffers;
 pub(crate) mod file;
+pub(crate) mod positional_io;
 pub(crate) mod sequential;

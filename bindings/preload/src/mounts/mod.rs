@@ -1,5 +1,5 @@
 //! Mounts of rfs-fuse that this process has files of.
 
 pub(crate) mod id;
-pub(crate) mod known;
+pub(crate) mod known_mounts;
 pub(crate) mod site;

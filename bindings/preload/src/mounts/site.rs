@@ -23,7 +23,7 @@ use rfs_status::{
 };
 
 use super::id::MountId;
-use crate::{next, session::protected, session::signals};
+use crate::{next, session::session_fds, session::signals};
 
 /// Limits of the wait for the mount's answer, and for the server.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
@@ -86,11 +86,11 @@ impl Site {
             Ok(session) => {
                 let new = |fd: &RawFd| !before.contains(fd) && !is_on_fuse(*fd);
                 state.descriptors = open_descriptors().into_iter().filter(new).collect();
-                protected::add(&state.descriptors);
+                session_fds::add(&state.descriptors);
                 // Threads of the session open and close some meanwhile.
                 let is_closed = |fd: &RawFd| !next::is_open(*fd);
                 let closed: Vec<RawFd> = state.descriptors.iter().copied().filter(is_closed).collect();
-                protected::remove(&closed);
+                session_fds::remove(&closed);
                 state.failed = None;
                 state.session = Some(session.clone());
                 Some(session)
@@ -152,8 +152,8 @@ fn end_session(state: &mut State) -> Vec<RawFd> {
     }
     let mut descriptors = std::mem::take(&mut state.descriptors);
     // The session has closed the others: their numbers may be the program's.
-    descriptors.retain(|fd| protected::contains(*fd));
-    protected::remove(&descriptors);
+    descriptors.retain(|fd| session_fds::contains(*fd));
+    session_fds::remove(&descriptors);
     descriptors
 }
 

@@ -26,8 +26,8 @@ pub enum Group {
     Moosefs,
     /// With sshfs.
     Sshfs,
-    /// With rfs without its optimizations (on TCP): one request at a time, one queue pair, preMR or
-    /// dynMR, events or busy polling; four targets in all.
+    /// With rfs without its optimizations (on TCP): one request at a time and one queue pair. The
+    /// four targets combine preMR or dynMR with events or busy polling.
     Plain,
     /// With rfs without one optimization, for each optimization (on TCP).
     Ablation,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{
-    counted::{Counters, Counts, since},
+    counters::{Counters, Counts, since},
     step::{Action, STEPS, Shape, Step},
 };
 use crate::{

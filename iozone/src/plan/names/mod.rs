@@ -1,13 +1,13 @@
 //! Measures operations on names and attributes.
 //!
-//! On each target, files are created, looked up on a fresh mount and once more, and removed, in one
-//! directory and in a tree of a hundred directories. A large directory is listed with `ls -l`. The
-//! output shows the requests to the server for each rate.
+//! On each target, files are created, looked up on a fresh mount and once more, and removed. They
+//! are in one directory, and in a tree of a hundred directories. A large directory is listed with
+//! `ls -l`. The output shows the requests to the server for each rate.
 //!
-//! [`step`] has the steps and their requirements, [`meter`] measures them, [`counted`] reads the
+//! [`step`] has the steps and their requirements, [`meter`] measures them, [`counters`] reads the
 //! counters of the server, and [`table`] has the output.
 
-pub mod counted;
+pub mod counters;
 pub mod meter;
 pub mod step;
 pub mod table;

@@ -36,8 +36,8 @@ pub struct Options {
     pub providers: Vec<Kind>,
 
     /// Mount the server at this address (unix:/path, tcp:host:port, rdma:host:port) instead of
-    /// starting one; once for each of shm, tcp and rdma in the list of providers. The server needs
-    /// twice the size of the files.
+    /// starting a server. Give it once for each of shm, tcp and rdma in the list of providers. The
+    /// server needs twice the size of the files.
     #[arg(long, value_name = "ADDRESS")]
     pub connect: Vec<String>,
 

@@ -15,7 +15,7 @@ use pool_sim::{
 ///
 /// How does bandwidth grow to a thousand stores? Which node has how many queue pairs and threads?
 /// Which data moves when stores are added? The program places files by the functions that the
-/// server and RStore use, and simulates requests event by event: each part of a request waits for
+/// server and RStore use, and simulates requests event by event. Each part of a request waits for
 /// the link of its store, then for the machine of its client.
 ///
 /// Constants come from options, or from a report of `iozone/run --scaling=stores` (--measured). The

@@ -16,7 +16,7 @@ use std::{
 
 use clap::Parser;
 use pool_sim::{
-    added::tenth,
+    addition::tenth,
     calibration::{Report, TOLERANCE, all_close},
     growth,
 };

@@ -1,7 +1,7 @@
 //! Tables in Markdown. No I/O, no locks, no clock.
 
 use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
-use pool_sim::{added::Added, calibration::Compared, growth::Growth, nodes::Most};
+use pool_sim::{addition::Addition, calibration::Compared, growth::Growth, nodes::Most};
 
 fn table(heading: &[&str]) -> Table {
     let mut table = Table::new();
@@ -42,7 +42,7 @@ pub(crate) fn growth(points: &[Growth]) -> String {
 }
 
 /// Returns the table of added stores.
-pub(crate) fn added(rows: &[Added]) -> String {
+pub(crate) fn added(rows: &[Addition]) -> String {
     let mut table = table(&[
         "stores",
         "added",
@@ -97,7 +97,7 @@ mod tests {
     /// Catches a share of the wrong sum.
     #[test]
     fn moves_are_shares_of_the_data() {
-        let row = Added {
+        let row = Addition {
             stores: 10,
             added: 1,
             bytes: 1 << 30,

@@ -29,7 +29,7 @@ impl Exceptions {
     }
 
     /// Returns the rows of an experiment that do not hold and are no exceptions, as lines of such a
-    /// file, and the exceptions that are no rows of it.
+    /// file. Also returns the exceptions that are no rows of the experiment.
     pub fn unexpected(&self, about: &About) -> Vec<String> {
         let line = |what: &str| format!("{}: {what}", about.name);
         let failed = about.rows.iter().filter(|row| row.shape == Shape::Fails);

@@ -2,8 +2,8 @@
 //! result of the paper and the result of this run. The paper used a ConnectX-3; these runs use a
 //! software provider, an RDMA device, or a modelled card (`card`, with its results in `rows`).
 //!
-//! Most experiments use TCP by default: a post is an expensive system call there, as a doorbell is
-//! expensive on a card, and completions arrive later. With mapped memory the poster executes the
+//! Most experiments use TCP by default. A post over TCP is an expensive system call, as a doorbell
+//! is expensive on a card, and completions arrive later. With mapped memory the poster executes the
 //! request, so there is little to batch or to wait for.
 
 mod card;

@@ -149,9 +149,9 @@ pub struct LoadArgs {
     #[arg(long, value_name = "MODE", default_value_t = BatchMode::Hybrid)]
     pub mode: BatchMode,
 
-    /// Memory of work requests: pre (copied through registered memory), dyn (registered on the
-    /// fly), auto, a threshold in bytes between the two, or registered (the load's buffers are
-    /// registered memory)
+    /// Memory of work requests. pre: copied through registered memory. dyn: registered on the fly.
+    /// auto: the runtime decides. A number of bytes: pre up to it, dyn above. registered: the
+    /// load's buffers are registered memory
     #[arg(long, value_name = "REG", default_value_t = Reg::Auto)]
     pub reg: Reg,
 
@@ -207,8 +207,8 @@ pub struct LoadArgs {
     #[arg(long, value_name = "BYTES", value_parser = byte_size::parse_nonzero)]
     pub reply: Option<u64>,
 
-    /// How replies to sends come: as messages (reply), by remote fetching (fetch), or by WRITEs of
-    /// the server (write); auto: fetch over mapped memory, else reply
+    /// Way of replies to sends: as messages (reply), by remote fetching (fetch), or by WRITEs of
+    /// the server (write). auto: fetch over mapped memory, else reply
     #[arg(long, value_name = "WAY", default_value_t = CallsBy::Auto)]
     pub calls: CallsBy,
 

@@ -56,8 +56,8 @@ pub fn render(report: &Report) -> String {
     text
 }
 
-/// Returns the sections of a page with the results of several experiments on a modelled card: a
-/// table of the paper's and the model's values each, and the measurements.
+/// Returns the sections of a page with the results of several experiments on a modelled card. A
+/// section has a table of the paper's and the model's values, and the measurements.
 pub fn page(reports: &[Report]) -> String {
     let mut text = String::new();
     for report in reports {

@@ -4,7 +4,7 @@ pub mod clock;
 mod measurement;
 pub mod pace;
 pub mod paging;
-pub mod pending;
+pub mod pending_transfer;
 pub mod record;
 pub mod requests;
 pub mod window;

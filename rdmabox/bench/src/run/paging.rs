@@ -11,7 +11,7 @@ use rfs_paging::trace::Step;
 use super::{
     clock::Stamp,
     pace::{Pace, Phases},
-    pending::Pending,
+    pending_transfer::PendingTransfer,
     record::Record,
     requests::{Direction, Target},
 };
@@ -46,7 +46,7 @@ impl PageBuffer for Buffer {
 /// A request under way.
 #[derive(Debug)]
 struct UnderWay<B: Send + 'static> {
-    request: Pending<B>,
+    request: PendingTransfer<B>,
     peer: usize,
     began: Stamp,
 }
@@ -107,7 +107,7 @@ impl<'a, B: PageBuffer + 'static> Pager<'a, B> {
             session.together(|| {
                 for ((_, offset), buffer) in list.iter().zip(buffers) {
                     let remote = targets[peer].at(*offset);
-                    let request = Pending::start(session, direction, remote, buffer, submit);
+                    let request = PendingTransfer::start(session, direction, remote, buffer, submit);
                     under_way.push_back(UnderWay { request, peer, began });
                 }
             });

@@ -4,8 +4,8 @@
 
 mod blocking;
 mod calls;
-mod started;
 mod swaps;
+mod transfers;
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use rdmabox::{RemoteAddr, RequestError, Session};
 
 pub use blocking::Blocking;
 pub use calls::Calls;
-pub use started::{Direction, Started};
 pub use swaps::Swaps;
+pub use transfers::{Direction, Transfers};
 
 use super::record::Record;
 

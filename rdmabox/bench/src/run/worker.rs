@@ -9,7 +9,7 @@ use super::{
     pace::{Pace, Phases, Shared},
     paging::Pager,
     record::Record,
-    requests::{Blocking, Calls, Direction, Requests, Started, Swaps},
+    requests::{Blocking, Calls, Direction, Requests, Swaps, Transfers},
 };
 use crate::load::{
     OpKind, Submit,
@@ -65,7 +65,7 @@ fn started(
         let buffers = vec![(0..depth).map(|_| vec![0x5a_u8; size]).collect()];
         return run(
             shared,
-            Worker::new(shared, thread, Started::new(targets, direction, buffers, shared.load.submit)),
+            Worker::new(shared, thread, Transfers::new(targets, direction, buffers, shared.load.submit)),
             events,
             go,
         );
@@ -75,7 +75,7 @@ fn started(
         targets.iter().map(|target| (0..depth).map(|_| target.session.buffer(size)).collect()).collect();
     match buffers {
         Some(buffers) => {
-            let requests = Started::new(targets, direction, buffers, shared.load.submit);
+            let requests = Transfers::new(targets, direction, buffers, shared.load.submit);
             run(shared, Worker::new(shared, thread, requests), events, go)
         }
         None => Event::Failed(RequestError::Invalid(

@@ -267,8 +267,8 @@ fn oldest(fronts: &[Option<Front>]) -> Option<usize> {
     some.min().map(|(_, index)| index)
 }
 
-/// Returns true if a completion that the card reported at `at` causes the requested event: the card
-/// or the inner device had it after the request.
+/// Returns true if a completion that the card reported at `at` causes the requested event. It does
+/// if the card or the inner device had it after the request.
 fn fires(armed: Option<Armed>, arrived: &Arrived, at: Option<u64>) -> bool {
     armed.is_some_and(|armed| arrived.number > armed.number || at.is_some_and(|at| at > armed.at))
 }

@@ -14,10 +14,10 @@ mod card;
 mod clock;
 mod cq;
 mod device;
-mod held;
 mod modelled_card;
 mod parameters;
 mod qp;
+mod send_queue;
 
 pub use self::{
     card::CardCounters,

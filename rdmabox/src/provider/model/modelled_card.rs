@@ -14,7 +14,7 @@ use super::{
 };
 
 /// A modelled card of this program. Sessions with the same card share its queues and caches
-/// ([`SessionOptions::card`](crate::SessionOptions::card)); each host that they connect to has a
+/// ([`SessionOptions::card`](crate::SessionOptions::card)). Each host that they connect to has a
 /// card of its own with the same constants.
 ///
 /// ```

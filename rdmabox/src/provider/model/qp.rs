@@ -14,7 +14,7 @@ use super::{
     ModelledCard,
     card::{CardRequest, Direction, PeerKey, QpKey},
     cq::ModelCq,
-    held::Held,
+    send_queue::SendQueue,
 };
 use crate::verbs::{
     PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, Rendezvous, SendFlags, SendOp, SendWr,
@@ -34,7 +34,7 @@ pub(super) struct Line {
     card: Arc<ModelledCard>,
     pub(super) key: QpKey,
     pub(super) qp_num: u32,
-    pub(super) held: Mutex<Held>,
+    pub(super) held: Mutex<SendQueue>,
 }
 
 impl Drop for Line {

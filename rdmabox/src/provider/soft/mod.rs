@@ -8,9 +8,9 @@
 //! checks and executes READ, WRITE and atomics, and only messages travel as frames.
 //!
 //! # Concurrency
-//! Any thread may use any object. The thread that makes progress moves the bytes: an engine
-//! thread of the device, or a thread that polls or waits on a completion queue
-//! ([`Progress`](crate::verbs::Progress)).
+//! Any thread may use any object. The thread that makes progress moves the bytes
+//! ([`Progress`](crate::verbs::Progress)). It is an engine thread of the device, or a thread that
+//! polls or waits on a completion queue.
 
 mod completion;
 mod device;

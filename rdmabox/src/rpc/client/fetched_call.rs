@@ -96,9 +96,9 @@ impl RpcClient {
         }
     }
 
-    /// Lends the caller's buffer to a slot whose call a message is going to answer, so that a slot
-    /// answered by message for the first time needs no new buffer. If the message has come, the
-    /// slot has the reply.
+    /// Lends the caller's buffer to a slot whose call a message is going to answer. So the first
+    /// answer by message in a slot needs no new buffer. If the message has come, the slot has the
+    /// reply.
     fn lend(&self, slot: usize, reply: &mut Vec<u8>) {
         let mut entry = self.slots[slot].lock();
         if entry.owner.is_some() {

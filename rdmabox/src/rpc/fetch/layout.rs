@@ -17,8 +17,8 @@ use crate::rpc::message::{CALL_SLOTS, MAX_CALL};
 
 /// Length of a head, a tail and a sleep word, in bytes.
 pub(super) const WORD: usize = 8;
-/// Distance between two slots in bytes: whole cache lines, but not whole pages, because the first
-/// lines of all slots would then share a cache set.
+/// Distance between two slots in bytes: whole cache lines, but not whole pages. With whole pages,
+/// the first lines of all slots would share a cache set.
 const SLOT_STRIDE: usize = (3 * WORD + MAX_CALL).next_multiple_of(64);
 const _: () = assert!(!SLOT_STRIDE.is_multiple_of(4096));
 /// Length of a session's memory, in bytes.

@@ -51,7 +51,7 @@ impl Runtime {
     }
 
     /// Submits requests of one direction that use a lent buffer. They may stay in the merge queue
-    /// for a short time (`path::gather`).
+    /// for a short time (`path::gathering`).
     pub(crate) fn begin(
         &self,
         write: bool,

@@ -2,8 +2,8 @@
 
 mod async_request;
 mod busy_poll;
-mod complete;
-mod gather;
+mod completion;
+mod gathering;
 mod mapped_io;
 mod plug;
 mod pollers;
@@ -14,5 +14,5 @@ mod waits;
 
 pub(crate) use self::async_request::{Ended, Started};
 pub use self::busy_poll::Until;
-pub(crate) use self::gather::WaitedBy;
+pub(crate) use self::gathering::WaitedBy;
 pub(crate) use self::waits::{SubmittedList, deadline_of};

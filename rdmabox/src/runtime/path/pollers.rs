@@ -7,7 +7,7 @@
 //!
 //! # Concurrency
 //! Any thread may wake a poller. `wanted` is set after a post and cleared before the last check,
-//! so no request is missed. `handle` is a leaf. A poller takes the locks of `path::complete`, and
+//! so no request is missed. `handle` is a leaf. A poller takes the locks of `path::completion`, and
 //! those of lanes' queues and of the combiners to look for overdue requests.
 
 use std::{sync::Arc, time::Duration};

@@ -1,8 +1,9 @@
 //! Started requests that stay in the merge queue for a short time, to leave with their neighbours.
 //!
-//! A thread that starts a request while others are under way may leave it in the merge queue, if
-//! another thread is certain to drain the queue soon. That is the thread that polls completions,
-//! or a thread that ticks while no thread polls. Otherwise the starting thread posts the request.
+//! A thread that starts a request while others are under way may leave it in the merge queue. It
+//! does so only if another thread is certain to drain the queue soon. That is the thread that polls
+//! completions, or a thread that ticks while no thread polls. Otherwise the starting thread posts
+//! the request.
 //!
 //! No request is stranded. The starting thread sets `left`, then checks for a draining thread. A
 //! draining thread that stops to drain says so first, then checks `left`. At least one of them

@@ -58,9 +58,9 @@ impl<T, C> MergeQueue<T, C> {
         });
     }
 
-    /// Combines as [`flush`](Self::flush) does, until `combine` breaks. Returns true then: the
-    /// queue may have requests that other threads have left to this one, and the caller has to
-    /// have it flushed by a call that begins after this return.
+    /// Combines as [`flush`](Self::flush) does, until `combine` breaks. Returns true then. The
+    /// queue may still have requests that other threads have left to this thread. The caller has to
+    /// have them flushed by a call that begins after this return.
     pub(crate) fn flush_or_break(
         &self,
         mut combine: impl FnMut(&mut CombinerGuard<'_, T, C>) -> ControlFlow<()>,

@@ -435,7 +435,7 @@ fn the_parts_of_a_refused_request_end() {
 /// nor withdrawn, and one that is both.
 ///
 /// Limited to one preemption. With two, a request can be on its way to the lane while it is
-/// abandoned, and the second attempt after 10 ms never comes because time does not pass.
+/// abandoned. The second attempt after 10 ms never comes then, because time does not pass.
 #[test]
 fn a_timeout_ends_a_request_once() {
     check(Some(1), || {

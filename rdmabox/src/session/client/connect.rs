@@ -414,8 +414,8 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// Returns the depth of a completion queue for one data queue pair: twice the maximum outstanding,
-/// because completions of a replaced queue pair may still be queued.
+/// Returns the depth of a completion queue for one data queue pair. It is twice the maximum
+/// outstanding, because completions of a replaced queue pair may still be queued.
 fn queue_depth(caps: QpCaps) -> usize {
     2 * (caps.max_send_wr + caps.max_recv_wr + 1) as usize
 }

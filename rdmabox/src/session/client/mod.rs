@@ -1,5 +1,6 @@
 //! The client's end of a session: connecting, requests and calls.
 
+mod async_one_sided;
 mod calls;
 mod checks;
 mod connect;
@@ -8,7 +9,6 @@ mod one_sided;
 mod options;
 mod qp_connector;
 mod session;
-mod started;
 mod transfer;
 
 pub use self::calls::PendingCall;

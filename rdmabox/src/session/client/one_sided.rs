@@ -3,9 +3,9 @@
 //! # Concurrency
 //! Any thread may call these methods, except inside a completion callback. No locks.
 
-mod across;
+mod session_lists;
 
-pub use self::across::across;
+pub use self::session_lists::across;
 use super::{
     checks::{aligned, at, list_fits, refuse_in_callback, supported, wraps},
     session::Session,
@@ -249,11 +249,11 @@ impl Session {
     /// # Errors
     /// [`RequestError::Unsupported`], without any effect, if the session does not
     /// [support](Self::supports) the operation. Otherwise as for
-    /// [`compare_swap`](Self::compare_swap). After an error with an
-    /// [unknown outcome](RequestError::outcome_unknown), a second
-    /// [`And`](AtomicOp::And), [`Or`](AtomicOp::Or), [`Min`](AtomicOp::Min) or
-    /// [`Max`](AtomicOp::Max) leaves the word as the first one did, if no other party changes it
-    /// between them. The old value of the first one is lost.
+    /// [`compare_swap`](Self::compare_swap). After an error with an [unknown
+    /// outcome](RequestError::outcome_unknown), an [`And`](AtomicOp::And), [`Or`](AtomicOp::Or),
+    /// [`Min`](AtomicOp::Min) or [`Max`](AtomicOp::Max) can be repeated. The word is then as after
+    /// one request, if no other party changes it between the two. The old value of the first
+    /// request is lost.
     pub fn fetch_op(&self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, RequestError> {
         let mut old = 0;
         self.execute(&mut [Op::FetchOp { remote, op, old: &mut old }])?;
@@ -264,12 +264,11 @@ impl Session {
     /// right to read only, and costs as much as a READ: use it to poll a word that another party
     /// changes.
     ///
-    /// The result is a value that the word had, if each party stores it as a whole. That is with an
-    /// atomic ([`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add),
-    /// [`fetch_op`](Self::fetch_op)), with an aligned 8-byte [`Op::Write`] of
-    /// [`execute`](Self::execute), or with an aligned store of a processor of the host. A request
-    /// that is issued after the return sees all that the writer made visible before it stored the
-    /// word.
+    /// The result is a value that the word had, if each party stores it as a whole. Atomics do so
+    /// ([`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add),
+    /// [`fetch_op`](Self::fetch_op)). So do an aligned 8-byte [`Op::Write`] of
+    /// [`execute`](Self::execute), and an aligned store of a processor of the host. A request that
+    /// is issued after the return sees all that the writer made visible before it stored the word.
     ///
     /// | provider | why the word is whole |
     /// |-|-|

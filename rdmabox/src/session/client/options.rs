@@ -93,8 +93,8 @@ impl CallsBy {
 pub struct SessionOptions {
     /// The required provider. `None`: the provider of the address, or shared memory if a TCP
     /// address belongs to this machine. A required provider fails rather than fall back. It must be
-    /// that of the address: `Shm` needs the path of the Unix socket, and fails with a TCP address,
-    /// also if its host has a Unix socket that `None` would use. Default: `None`.
+    /// the provider of the address. `Shm` needs the path of the Unix socket. With a TCP address it
+    /// fails, even if the host has a Unix socket that `None` would use. Default: `None`.
     pub provider: Option<ProviderKind>,
     /// The RDMA device, for `rdma:` addresses. Default: the first device with an active port.
     pub rdma: RdmaOptions,
@@ -106,8 +106,8 @@ pub struct SessionOptions {
     /// client. Default: `None`.
     pub tls: Option<TlsClient>,
     /// Number of data queue pairs, 1 to 16, each with its own completion queue. A batch of 8 work
-    /// requests or more is spread over them, with a doorbell each, if they work side by side: not
-    /// over TCP and shared memory. Default: 4.
+    /// requests or more is spread over them, with a doorbell each, if the queue pairs work in
+    /// parallel. Over TCP and shared memory they do not. Default: 4.
     pub queue_pairs: usize,
     /// Maximum bytes in flight, both directions together, counted in pages of 4 KiB. Requests are
     /// merged at most up to it. A single request or an ordered list that is longer goes alone, and
@@ -144,7 +144,7 @@ pub struct SessionOptions {
     /// thread wants its core. Waking the engine costs tens of microseconds per request; polling
     /// occupies its core. Zero: it blocks at once. Any duration is valid. No effect over other
     /// providers. No counter of the session shows it, because the engine's thread is not part of
-    /// one session: compare the latency and the CPU time of the process. Default: 400 µs.
+    /// one session. Compare the latency and the CPU time of the process. Default: 400 µs.
     pub engine_look: Duration,
     /// Signals every n-th work request of a chain; the last one is always signaled. 0: only the
     /// last one. Default: 0.
@@ -153,10 +153,10 @@ pub struct SessionOptions {
     /// the device: 1024 over shared memory and TCP. Default: 220, or the device's limit if that is
     /// lower. Any other value above the device's limit is refused.
     pub max_inline: u32,
-    /// Executes a request on the calling thread if the provider maps the host's memory and the
-    /// request is the only one of its caller, as each started request is. It uses no queue, work
-    /// request, completion or window. It is complete when the call returns. No effect over other
-    /// providers. Default: true.
+    /// Executes a request on the calling thread if the provider maps the host's memory. Vectored
+    /// requests are still posted, and so are writes and atomics while other requests are queued. An
+    /// executed request uses no queue, work request, completion or window. It is complete when the
+    /// call returns. No effect over other providers. Default: true.
     pub direct: bool,
     /// Receives the outcomes of started calls
     /// ([`Session::start_call`](crate::Session::start_call)). `None`: the outcomes are dropped.

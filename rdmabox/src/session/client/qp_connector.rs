@@ -84,7 +84,7 @@ impl QpConnector {
     /// # Errors
     /// There is no new queue pair. A retry is safe, although the host may still be busy with the
     /// failed attempt for a moment. [`ConnectError::Refused`] with a gone peer means that the host
-    /// rejected the stream: the session is over, the index is invalid, or two streams are already
+    /// rejected the stream. The session is over, the index is invalid, or two streams are already
     /// joining that index.
     pub(crate) fn queue_pair(
         &self,

@@ -109,8 +109,8 @@ impl Session {
     /// Connects to a host.
     ///
     /// If the options name no provider and a TCP address belongs to this machine, the session uses
-    /// the host's Unix socket, so that memory can be mapped. If that fails the session stays on
-    /// TCP, and [`description`](Self::description) gives the reason.
+    /// the host's Unix socket. So it can map memory. If that fails the session stays on TCP, and
+    /// [`description`](Self::description) gives the reason.
     ///
     /// # Errors
     /// After an error nothing is left behind, and a retry is safe. Fails at the latest after
@@ -264,9 +264,9 @@ impl Session {
     }
 
     /// Returns a buffer of `len` bytes, at most 1 MiB, in the session's registered pool (8 MiB).
-    /// `None` for a longer one, or if the pool has no free block of that length: a block has a
-    /// power of two of bytes, at least 4 KiB. The buffer holds bytes of its last user. A buffer of
-    /// no bytes has a block, too.
+    /// Returns `None` for a longer buffer, or if the pool has no free block of that length. A block
+    /// has a power of two of bytes, at least 4 KiB. The buffer holds bytes of its last user. A
+    /// buffer of no bytes has a block, too.
     ///
     /// Short requests are copied through the rest of the pool. Without a free block they register
     /// their memory ([`pool_misses`](StatsSnapshot::pool_misses)), so keep few such buffers.

@@ -159,10 +159,10 @@ impl Host {
     /// Gives every connection that maps memory a descriptor from `make`. The client holds the
     /// descriptor until its last request on the connection is over, or its process ends.
     ///
-    /// A thread of the host calls `make` with the process of the client, or `None` if the kernel
-    /// cannot name the process here (another pid namespace, Linux before 6.5). If `make` fails,
-    /// the connection gets no memory and is unusable. The descriptor outlives the host. With the
-    /// write end of a FIFO, a reader notices the end of its last holder. The next process that
+    /// A thread of the host calls `make` with the process of the client. The argument is `None` if
+    /// the kernel cannot name the process here (another pid namespace, Linux before 6.5). If `make`
+    /// fails, the connection gets no memory and is unusable. The descriptor outlives the host. With
+    /// the write end of a FIFO, a reader notices the end of its last holder. The next process that
     /// exports the same memory can therefore detect clients of a killed host that may still write.
     #[must_use]
     pub fn tether(
@@ -188,9 +188,10 @@ impl Host {
         Host { keys: Some(keys), ..self }
     }
 
-    /// Sets whether the host may serve TCP or shared memory beside an RDMA device whose atomics are
-    /// not the processor's ([`AtomicScope::Device`]), and export memory for atomics. By default
-    /// [`listen`](Self::listen) and [`HostHandle::export`] fail with [`HostError::MixedAtomics`].
+    /// Sets whether a host with mixed atomics may export memory for atomics. Such a host serves TCP
+    /// or shared memory beside an RDMA device whose atomics are not the processor's
+    /// ([`AtomicScope::Device`]). By default [`listen`](Self::listen) and [`HostHandle::export`]
+    /// fail with [`HostError::MixedAtomics`].
     ///
     /// Allow it only if no word is changed by atomics over both. Each session then reports
     /// [`AtomicScope::Device`].

@@ -1,11 +1,11 @@
 //! The queue pairs of a session at its host, and the streams that join them.
 //!
-//! Each queue pair has an index: 0 for calls, then the data queue pairs, then the one for
-//! deferred replies, then the one for remote fetching if the session uses it. While the session
-//! is made, each queue pair but that for deferred replies is joined once. Later a stream can
-//! replace a data queue pair, or bring the one for deferred replies. Per index one stream joins
-//! at a time, and one more may wait, because the client can finish before the host. This bounds
-//! the queue pairs and threads that a client can occupy.
+//! Each queue pair has an index. Index 0 is for calls, and the data queue pairs follow. Then come
+//! the queue pair for deferred replies, and one for remote fetching if the session uses it. While
+//! the session is made, each queue pair but that for deferred replies is joined once. Later a
+//! stream can replace a data queue pair, or bring the one for deferred replies. Per index one
+//! stream joins at a time, and one more may wait, because the client can finish before the host.
+//! This bounds the queue pairs and threads that a client can occupy.
 //!
 //! An old queue pair is in Err before its replacement sends anything. After
 //! [`HostQueuePairs::close`] no stream joins.

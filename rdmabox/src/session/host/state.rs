@@ -39,10 +39,9 @@ use crate::{
 /// waits for the end of its process. Until then the host does not call
 /// [`Service::disconnected`], and the service reuses nothing.
 ///
-/// By default there is no lease: a client that is stopped or cut off keeps its session, and all
-/// that it claimed in memory, for ever. [Claims and lost
-/// clients](crate::guide#claims-and-lost-clients) has a service that frees the claims of lost
-/// clients.
+/// By default there is no lease. A client that is stopped or cut off keeps its session, and all its
+/// claims in memory, for ever. [Claims and lost clients](crate::guide#claims-and-lost-clients) has
+/// a service that frees the claims of lost clients.
 ///
 /// ```
 /// use std::time::Duration;

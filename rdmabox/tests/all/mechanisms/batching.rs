@@ -358,8 +358,9 @@ fn ordered_lists_are_one_chain_in_every_mode() {
     });
 }
 
-/// A client that writes beyond the end of a file has an ordered list: the bytes, the exchange of
-/// the size, and a read of the record. Catches lists of several threads with a doorbell each.
+/// A client that writes beyond the end of a file has an ordered list. Its steps are the bytes, the
+/// exchange of the size, and a read of the record. Catches lists of several threads with a doorbell
+/// each.
 #[test]
 fn ordered_lists_of_several_threads_share_a_doorbell() {
     const FULL: usize = 4 * 4096;

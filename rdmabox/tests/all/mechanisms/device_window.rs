@@ -79,8 +79,8 @@ fn sessions_to_several_hosts_keep_to_one_window() {
     });
 }
 
-/// Catches a session that waits for the completions of another one, whose peer may be stopped, or
-/// that has one request at a time until they come.
+/// Catches a session that waits for the completions of another session, whose peer may be stopped.
+/// Also catches a session that has one request at a time until they come.
 #[test]
 fn a_full_window_of_one_session_leaves_another_one_its_share() {
     on_each_device(2, |fixtures| {

@@ -1,16 +1,14 @@
 //! Removals of names of files that have further names, for the link counts that the caller sees.
 //!
-//! The kernel subtracts one link when the thread that removes a name gets its reply. Another reply
-//! may come first, with the count from after the removal. The kernel then subtracts the link twice.
-//! It keeps a wrong count until the attributes are requested again, and at a count of zero it
-//! refuses new links to the file.
+//! The kernel subtracts one link when the thread that removes a name gets its reply. If another
+//! reply with the new count comes first, the kernel subtracts the link twice. The wrong count lasts
+//! until the attributes are requested again. At a count of zero the kernel refuses new links.
 //!
-//! - Attributes that were requested before the removal was answered are in doubt: their count may
-//!   be from before the removal or from after it. The client waits for the answer and requests them
-//!   again. Attributes of a name have one link more: the caller requests them before it shows them.
-//! - Requested shortly after the answer, they wait until the kernel has probably subtracted the
-//!   link. The kernel may not cache any within a second of the answer, because it may subtract
-//!   later than that.
+//! - Attributes requested before the answer to the removal are in doubt. The client waits for the
+//!   answer and requests them again. Attributes with a name get one link more, because the caller
+//!   requests them again before it shows them.
+//! - Attributes requested shortly after the answer wait until the kernel has probably subtracted
+//!   the link. The kernel may subtract late, so it may cache none within a second of the answer.
 //!
 //! # Concurrency
 //! Session threads. One mutex, held briefly; a wait for an answer releases it. Replies take it only
@@ -117,8 +115,8 @@ impl NameRemovals {
         self.of(ino, now, |removal, _| removal.is_unheard(since).then_some(())).is_some()
     }
 
-    /// Returns true if the caller may not have subtracted a link of an inode yet that the reply to
-    /// a request of `since` does not count any more.
+    /// Returns true if the caller may still have to subtract a link of an inode. The reply to a
+    /// request of `since` does not count that link any more.
     pub(crate) fn any_uncounted(&self, since: Answered, ino: u64, now: impl FnOnce() -> Instant) -> bool {
         self.of(ino, now, |removal, now| {
             let passed = removal.ended.map(|ended| now.saturating_duration_since(ended));

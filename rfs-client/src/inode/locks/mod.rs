@@ -4,13 +4,13 @@
 //! Any thread, without a lock. The atomic words let the common case, without lost locks, skip the
 //! lock of [`HeldLocks`].
 
-pub(crate) mod held;
+pub(crate) mod held_locks;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rfs_proto::Errno;
 
-use crate::{error::ClientError, inode::locks::held::HeldLocks, remote::address::Epoch};
+use crate::{error::ClientError, inode::locks::held_locks::HeldLocks, remote::address::Epoch};
 
 /// The losses and releases of the locks of one inode.
 #[derive(Debug, Default)]

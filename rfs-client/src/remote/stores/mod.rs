@@ -5,15 +5,15 @@
 //! places of a store that cannot be reached wait for it for [`GRACE`], and fail then. Other
 //! requests go on.
 //!
-//! Invariant: a failed write to a store is in [`Doubts`] before the error is returned. The server
-//! hears of the doubt before any other request of the client ([`StoreLinks::settle`]). So it gives
-//! no space to another file while bytes of the write may arrive there.
+//! Invariant: a failed write to a store is in [`LateWrites`] before the error is returned. The
+//! server hears of the doubt before any other request of the client ([`StoreLinks::settle`]). So it
+//! gives no space to another file while bytes of the write may arrive there.
 //!
 //! # Concurrency
 //! Any thread. The lock of a store is held while its session connects: threads that need the store
 //! wait for one connection. Links that are in use are found under a shared lock.
 
-mod doubts;
+mod late_writes;
 
 use std::{
     collections::HashMap,
@@ -34,7 +34,7 @@ use rdmabox::{
 use rfs_proto::{DataPlace, Errno, Reply, Request, StoreAccess, decode_reply, encode_request};
 use smallvec::SmallVec;
 
-use self::doubts::{ALL_STORES, Doubts};
+use self::late_writes::{ALL_STORES, LateWrites};
 use crate::remote::{
     address::Place,
     operation::{Transfer, start_at},
@@ -61,7 +61,7 @@ pub(crate) struct StoreLinks {
     can_fence: bool,
     links: RwLock<HashMap<u16, Arc<Link>>>,
     stores: Mutex<HashMap<u16, Arc<Mutex<StoreState>>>>,
-    doubts: Doubts,
+    doubts: LateWrites,
     /// Whether the client has asked for access to a store in this session or in an earlier one.
     reached: Arc<AtomicBool>,
 }
@@ -131,7 +131,7 @@ impl StoreLinks {
     ) -> StoreLinks {
         let can_fence = Request::FenceStore { store: ALL_STORES }.since() <= version;
         let (links, stores) = Default::default();
-        let table = StoreLinks { server, can_fence, links, stores, doubts: Doubts::default(), reached };
+        let table = StoreLinks { server, can_fence, links, stores, doubts: LateWrites::default(), reached };
         if continues && table.reached.load(Ordering::Acquire) {
             table.doubt(ALL_STORES);
         }

@@ -1,8 +1,8 @@
 //! Calls that a next process of the mount repeats.
 //!
 //! A call is noted in the kept state before it is sent. It stays noted until the kernel has the
-//! answer to its request: the server notes one reply per slot, so until then no other call gets
-//! the slot.
+//! answer to its request. The server notes one reply per slot, so until then no other call gets the
+//! slot.
 //!
 //! # Concurrency
 //! Any thread. Takes no locks of its own.
@@ -14,7 +14,7 @@ use rfs_proto::{Request, decode_request};
 
 use crate::{
     remote::CallOptions,
-    remote::kept::{KeptCalls, KeptReply, KeptState, RequestScope, current},
+    remote::kept_state::{KeptCalls, KeptReply, KeptState, RequestScope, current},
     session::reconnect::{AllowedEpoch, ReconnectingSession, request_slots::SlotSeq},
 };
 

@@ -1,10 +1,10 @@
 //! A remote that reconnects: it replaces a lost session and continues.
 //!
 //! The server keeps a mount's state under the mount's identity for one lease
-//! (`docs/design/protocol.md`, Attach), so a resumed session has its open files, locks and
-//! recalls. Operations in flight at the loss have an unknown outcome. The client repeats
-//! one-sided operations, because a second execution leads to the same state. Requests that change
-//! state carry a slot number, and the server answers a repetition from its reply cache.
+//! (`docs/design/protocol.md`, Attach). So a resumed session has its open files, locks and recalls.
+//! Operations in flight at the loss have an unknown outcome. The client repeats one-sided
+//! operations, because a second execution leads to the same state. Requests that change state carry
+//! a slot number, and the server answers a repetition from its reply cache.
 //!
 //! If the server has dropped the mount's state but not its memory, a new *epoch* begins:
 //! [`Reclaimer`] reclaims the state before other threads use the session. Changes and places of
@@ -40,7 +40,7 @@ use reconnect_thread::{Reclaimer, SessionFactory};
 use request_slots::{RequestSlots, SlotSeq};
 
 use crate::{
-    remote::kept::{KeptCalls, KeptState, RequestScope},
+    remote::kept_state::{KeptCalls, KeptState, RequestScope},
     remote::{
         Remote,
         address::{Epoch, Regions},

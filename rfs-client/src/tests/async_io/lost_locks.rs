@@ -3,7 +3,7 @@
 use rfs_proto::{FallocateFlags, LockClass};
 
 use super::*;
-use crate::{inode::locks::held::LockKey, remote::address::Epoch};
+use crate::{inode::locks::held_locks::LockKey, remote::address::Epoch};
 
 /// Begins a new epoch in which a lock is lost.
 fn lose_a_lock(c: &Client, ino: u64) {

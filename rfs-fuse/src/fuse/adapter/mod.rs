@@ -27,8 +27,8 @@ use self::{answers::FailureLog, labels::Labels, retries::Retries};
 use super::{
     kernel::KernelLink,
     kernel_cache::{
-        handles::Handles, inherited::Inherited, lifetimes::Lifetimes, losses::Losses, pages::Pages,
-        recalls::Recalls, remote_pages::RemotePages,
+        handles::Handles, inherited_inodes::InheritedInodes, lifetimes::Lifetimes, losses::Losses,
+        pages::Pages, recalls::Recalls, remote_pages::RemotePages,
     },
     locks::{LockWaits, Locks},
     process,
@@ -52,7 +52,7 @@ pub struct Adapter {
     failures: Arc<FailureLog>,
     losses: Arc<Losses>,
     recalls: Recalls,
-    inherited: Inherited,
+    inherited: InheritedInodes,
     remote_pages: Arc<RemotePages>,
     /// True if the kernel can map files that it reads and writes around its pages. Older kernels
     /// refuse shared mappings of such files, so files of several mounts go through pages there.
@@ -85,7 +85,7 @@ impl Adapter {
             settings,
             kernel,
             recalls,
-            inherited: Inherited::new(),
+            inherited: InheritedInodes::new(),
         })
     }
 

@@ -134,9 +134,9 @@ impl Adapter {
         self.client.privileges.of(ino).map_or(true, |rights| rights.has_capability)
     }
 
-    /// Clears rights of a written file: suid and sgid if the writer `by` has no right to leave
-    /// them, and capabilities if the write bypassed the page cache. For cached writes, the kernel
-    /// clears capabilities.
+    /// Clears rights of a written file. Clears suid and sgid if the writer `by` has no right to
+    /// leave them, and capabilities if the write bypassed the page cache. For cached writes, the
+    /// kernel clears capabilities.
     pub(super) fn drop_privileges(&self, ino: u64, by: Option<&Request>) -> Result<(), ClientError> {
         let privileges = &self.client.privileges;
         let loss = privileges.of(ino)?.loss(by.is_none());

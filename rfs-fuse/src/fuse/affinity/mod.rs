@@ -8,19 +8,19 @@
 //! - [`overlap`]: detects callers that do not block for each answer.
 //! - [`pin_policy`]: decides when to pin, and for which caller.
 //! - [`sched`]: the kernel's scheduler.
-//! - [`shared`]: state that session threads and the monitor share.
+//! - [`affinity_state`]: state that session threads and the monitor share.
 //! - [`monitor`]: the thread that pins and unpins session threads.
 //!
 //! # Concurrency
 //! Session threads write atomics, which the monitor reads. One lock over the list of threads.
 
+mod affinity_state;
 #[cfg(test)]
 mod fake;
 mod monitor;
 mod overlap;
 mod pin_policy;
 mod sched;
-mod shared;
 mod thread_stats;
 
 use std::{
@@ -34,10 +34,10 @@ use std::{
 };
 
 use self::{
+    affinity_state::AffinityState,
     monitor::Monitor,
     pin_policy::PinPolicy,
     sched::System,
-    shared::Shared,
     thread_stats::{NO_THREAD, ThreadStats},
 };
 pub(super) use self::{overlap::Unanswered, sched::reset_affinity};
@@ -59,7 +59,7 @@ thread_local! {
 }
 
 /// Adds the calling thread to the session threads that the monitor watches.
-fn register_thread(shared: &Shared) -> SessionThread {
+fn register_thread(shared: &AffinityState) -> SessionThread {
     let stats = Arc::new(ThreadStats::new(rustix::thread::gettid()));
     shared.session_threads.lock().push(stats.clone());
     SessionThread { stats, scheduler: RefCell::default() }
@@ -71,7 +71,7 @@ pub(super) struct RequestLog(Option<Recorder>);
 
 #[derive(Clone, Debug)]
 struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<AffinityState>,
     /// The FUSE device, which has the kernel's queue of requests.
     device: Arc<OwnedFd>,
 }
@@ -106,7 +106,7 @@ impl RequestLog {
 /// The monitor of a mount's session threads. Dropping it unpins them and ends it.
 #[derive(Debug)]
 pub struct Placement {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<AffinityState>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -121,7 +121,7 @@ impl Placement {
     /// the other core.
     pub fn follow(several: bool) -> Placement {
         let start = |system: System| {
-            let shared = Arc::new(Shared { several, ..Shared::default() });
+            let shared = Arc::new(AffinityState { several, ..AffinityState::default() });
             let monitor = Monitor::new(shared.clone(), system, PinPolicy::new(several));
             let thread = thread::Builder::new().name("affinity".into()).spawn(move || monitor.run())?;
             shared.monitor.set(thread.thread().clone()).ok();
@@ -136,7 +136,7 @@ impl Placement {
     /// Returns the recorder for session threads that read requests from this device.
     pub(super) fn request_log(&self, device: &Arc<OwnedFd>) -> RequestLog {
         let report =
-            |shared: &Arc<Shared>| Recorder { shared: Arc::clone(shared), device: Arc::clone(device) };
+            |shared: &Arc<AffinityState>| Recorder { shared: Arc::clone(shared), device: Arc::clone(device) };
         RequestLog(self.shared.as_ref().map(report))
     }
 
@@ -173,7 +173,7 @@ mod tests {
     /// Returns the samples of a thread that takes 70 requests of 4 KiB, and answers all but the
     /// first `unanswered` of them at once. `device` stands for the kernel's queue.
     fn samples_of(device: impl Into<OwnedFd>, caller: u32, unanswered: usize) -> overlap::Samples {
-        let (shared, device) = (Arc::new(Shared::default()), Arc::new(device.into()));
+        let (shared, device) = (Arc::new(AffinityState::default()), Arc::new(device.into()));
         let request_log = RequestLog(Some(Recorder { shared: Arc::clone(&shared), device }));
         let serve = || {
             let mut requests: Vec<_> = (0..unanswered).map(|_| request_log.record(caller, 4096)).collect();

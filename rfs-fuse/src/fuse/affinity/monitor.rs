@@ -16,10 +16,10 @@ use std::{
 use rustix::thread::Pid;
 
 use super::{
+    affinity_state::{AffinityState, SEVERAL},
     overlap::Samples,
     pin_policy::{PinDecision, PinPolicy, PinTarget, ThreadWork},
     sched::Scheduler,
-    shared::{SEVERAL, Shared},
     thread_stats::{NO_THREAD, Tally, ThreadStats},
 };
 
@@ -39,7 +39,7 @@ struct Watched {
 
 /// State of the monitor.
 pub(super) struct Monitor<S> {
-    shared: Arc<Shared>,
+    shared: Arc<AffinityState>,
     scheduler: S,
     policy: PinPolicy,
     watched: Vec<Watched>,
@@ -52,7 +52,7 @@ pub(super) struct Monitor<S> {
 }
 
 impl<S: Scheduler> Monitor<S> {
-    pub(super) fn new(shared: Arc<Shared>, scheduler: S, policy: PinPolicy) -> Monitor<S> {
+    pub(super) fn new(shared: Arc<AffinityState>, scheduler: S, policy: PinPolicy) -> Monitor<S> {
         Monitor {
             shared,
             scheduler,

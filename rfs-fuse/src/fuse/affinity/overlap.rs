@@ -1,6 +1,6 @@
 //! Detects callers that have several reads or writes in flight.
 //!
-//! A read or write overlaps in two cases: an earlier one has no answer when a session thread
+//! A read or write overlaps in two cases. An earlier request has no answer when a session thread
 //! takes it, or the kernel holds a further request. A caller that blocks for each answer causes
 //! neither, because an [`Unanswered`] ends before its answer leaves.
 //!
@@ -17,7 +17,7 @@ use std::sync::{
 pub(super) struct InFlight(Arc<AtomicU32>);
 
 impl InFlight {
-    /// Counts one more. Returns true if another one is in flight.
+    /// Counts one more read or write. Returns true if another read or write is in flight.
     pub(super) fn enter(&self) -> (Unanswered, bool) {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         (Unanswered(Some(Arc::clone(&self.0))), before > 0)

@@ -55,7 +55,7 @@ const RELEASES_LOCKS: Duration = Duration::from_secs(1);
 const WORKERS: usize = 128;
 
 /// Time after which something is dropped a second time. Names expire again if their inode's owner
-/// has changed: a thread may have received a lookup's reply before the change, and continue after
+/// has changed. A thread may have received a lookup's reply before the change, and continue after
 /// the names have expired. It then revalidates the name with the old owner. An inode that only a
 /// previous process has named is dropped again if the kernel did not know it. A thread may have a
 /// reply of that process, and wait for another one before it reads it to the end.

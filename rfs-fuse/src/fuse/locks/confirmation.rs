@@ -12,7 +12,7 @@ use std::{collections::VecDeque, sync::Arc, thread};
 use fuser::Errno;
 use parking_lot::{Condvar, Mutex};
 
-use super::shared::drop_pages;
+use super::lock_waiters::drop_pages;
 use crate::fuse::{
     affinity, convert,
     kernel::KernelLink,

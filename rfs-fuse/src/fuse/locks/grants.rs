@@ -7,11 +7,11 @@ use fuser::Errno;
 use rdmabox::{Cancel, RequestError};
 use rfs_proto::Granted;
 
-use super::shared::{Shared, Waiter};
+use super::lock_waiters::{LockWaiters, Waiter};
 use crate::fuse::convert;
 use rfs_client::{ClientError, LockOutcome, LockRequest};
 
-impl Shared {
+impl LockWaiters {
     /// Handles the server's reply that a request waits. Returns false if the reply may come from a
     /// previous server: the thread repeats the request.
     pub(super) fn waits(&self, ticket: u64, rounds: &mut u64) -> bool {

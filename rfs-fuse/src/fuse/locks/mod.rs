@@ -8,12 +8,12 @@
 //!
 //! # Concurrency
 //! Session threads, the threads `grants` and `locks`, and threads `confirming`. The waiters
-//! ([`shared`]) and the queue of [`confirmation`] have a lock each. No thread holds both, and none
-//! holds one during a call.
+//! ([`lock_waiters`]) and the queue of [`confirmation`] have a lock each. No thread holds both, and
+//! none holds one during a call.
 
 mod confirmation;
 mod grants;
-mod shared;
+mod lock_waiters;
 mod signals;
 mod waits;
 
@@ -30,7 +30,7 @@ pub(super) use self::confirmation::RefusedLock;
 pub use self::waits::{LockWait, LockWaits};
 use self::{
     confirmation::Confirmer,
-    shared::{Interrupt, Shared, State, Waiter},
+    lock_waiters::{Interrupt, LockWaiters, State, Waiter},
 };
 use super::{
     background::Background,
@@ -42,7 +42,7 @@ use rfs_client::{Client, ClientError, LockOutcome, LockRequest};
 /// The blocked requests of a mount, and their threads. Dropping this ends the threads, and
 /// answers waiters with EINTR.
 pub(super) struct Locks {
-    shared: Arc<Shared>,
+    shared: Arc<LockWaiters>,
     confirmer: Confirmer,
     cancel: Cancel,
     /// Thread `locks`: ends waits, and drops pages of locked files.
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Locks {
 impl Locks {
     pub(super) fn new(client: Arc<Client>, kernel: KernelLink) -> Locks {
         Locks {
-            shared: Arc::new(Shared::new(client.clone(), kernel.clone())),
+            shared: Arc::new(LockWaiters::new(client.clone(), kernel.clone())),
             confirmer: Confirmer::new(client, kernel),
             cancel: Cancel::new(),
             poller: Background::new("locks"),

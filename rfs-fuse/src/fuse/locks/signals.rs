@@ -10,7 +10,7 @@ use std::{
 
 use fuser::Errno;
 
-use super::shared::{Interrupt, Shared, State, Waiter};
+use super::lock_waiters::{Interrupt, LockWaiters, State, Waiter};
 use crate::fuse::{process::Signals, session::ReplyEmpty};
 use rfs_client::LockRequest;
 
@@ -92,7 +92,7 @@ impl Waiter {
     }
 }
 
-impl Shared {
+impl LockWaiters {
     /// Runs the thread `locks`.
     pub(super) fn serve_waiters(&self) {
         // Over io_uring, the kernel may miss a signal that comes before it hands the request over.

@@ -10,7 +10,7 @@ use std::{
 
 use rfs_proto::{LockClass, LockKind};
 
-use super::shared::{Shared, Waiter};
+use super::lock_waiters::{LockWaiters, Waiter};
 
 /// Requests that are listed at most.
 const MAX_LISTED: usize = 100;
@@ -32,7 +32,7 @@ pub struct LockWait {
 
 /// Lists the lock requests of a mount that wait. It does not keep the mount's locks alive.
 #[derive(Clone)]
-pub struct LockWaits(Weak<Shared>);
+pub struct LockWaits(Weak<LockWaiters>);
 
 impl std::fmt::Debug for LockWaits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -41,7 +41,7 @@ impl std::fmt::Debug for LockWaits {
 }
 
 impl LockWaits {
-    pub(super) fn new(shared: &Arc<Shared>) -> LockWaits {
+    pub(super) fn new(shared: &Arc<LockWaiters>) -> LockWaits {
         LockWaits(Arc::downgrade(shared))
     }
 

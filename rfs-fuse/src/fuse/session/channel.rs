@@ -52,8 +52,8 @@ impl Channel {
         Channel { device: Arc::clone(device), unanswered: Unanswered::default(), scope: None }
     }
 
-    /// Sends an answer with an error number or 0. With a kept state, the bytes are in memory: a
-    /// process that is killed in the middle of the call would otherwise make the kernel fail the
+    /// Sends an answer with an error number or 0. With a kept state, the bytes are in memory.
+    /// Otherwise a kill of the process in the middle of the call would make the kernel fail the
     /// request.
     pub(super) fn send(self, unique: u64, errno: i32, bytes: &[u8]) {
         let Channel { device, unanswered, scope } = self;

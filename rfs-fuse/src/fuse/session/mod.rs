@@ -29,7 +29,7 @@ use fuser::{
 use rfs_proto::LockClass;
 
 pub use self::{
-    device::{DeviceServing, DeviceSession, Resent},
+    device::{DeviceServing, DeviceSession, ResentRequest},
     negotiation::{Negotiation, negotiate},
     reply::{
         ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,

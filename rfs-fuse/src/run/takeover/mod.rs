@@ -4,7 +4,7 @@
 //! The main thread. A connection that takes too long stays on a thread of its own.
 
 mod caretaker;
-mod kept;
+mod continued_mount;
 
 use std::{
     ffi::OsString,
@@ -25,7 +25,7 @@ use crate::{
 };
 
 pub(in crate::run) use caretaker::{HeldMount, Kept, Link, command_line, format_if_asked, upgrade};
-pub(in crate::run) use kept::{Cared, Continued, KeptServing, start_kept};
+pub(in crate::run) use continued_mount::{Cared, ContinuedMount, KeptServing, start_kept};
 
 /// Oldest kernel whose mounts can outlive a program: it sends requests again (6.9), and drops all
 /// cached names at once (6.16).
@@ -136,7 +136,7 @@ fn check(args: &Args) -> Result<(), RunError> {
 /// `limit` for a new mount. A process that continues must end then, without destructors: the thread
 /// that connects goes on, and two clients must not share one state.
 pub(in crate::run) fn connect_kept(
-    continued: &Continued,
+    continued: &ContinuedMount,
     (address, options, attach): (Address, SessionOptions, AttachOptions),
     limit: Duration,
 ) -> Option<Result<Client, AttachError>> {

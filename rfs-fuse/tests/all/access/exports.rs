@@ -64,8 +64,8 @@ fn a_full_export_does_not_affect_another_export() {
     }
 }
 
-/// Catches a kernel that keeps the old totals, a write that goes on failing after the export has
-/// grown, and a mount that loses data when it shrinks.
+/// Catches a kernel that keeps the old totals, and a write that goes on failing after the export
+/// has grown. Also catches a mount that loses data when the export shrinks.
 #[test]
 fn df_and_writes_follow_the_size_of_an_export() {
     for over in providers().into_iter().filter(|over| *over != Over::Rdma) {

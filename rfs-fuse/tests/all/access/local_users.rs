@@ -101,7 +101,8 @@ fn errors_on(file: &File) -> [Option<Errno>; 3] {
 }
 
 /// Without --allow-other, an open file lets root do all, because root writes back as a thread of
-/// the kernel, and lets another user read and write only. By a name, neither of them gets in.
+/// the kernel. It lets another user read and write only. By a name, neither root nor another user
+/// gets in.
 ///
 /// Detects a session that serves every user, and one that refuses root.
 #[test]

@@ -370,7 +370,7 @@ fn is_in(directories: &[u32], what: &str) -> bool {
 
 /// Compares the outcomes on two mounts, of which one changes owners and modes and the other acts.
 /// Uses only one mount unless `apart`. A test that is not long has all `directories` for the first
-/// pair of providers, and the last of them for the others: rights depend on no provider.
+/// pair of providers, and the last directory for the others. Rights depend on no provider.
 fn compare(options: &[&str], apart: bool, directories: &[u32]) {
     // A umask that differs from the default, for this thread and its children only.
     // SAFETY: the flag separates umask and directories of this thread, and closes no descriptor.

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Mount, each, mapped::Mapped, pairs, program};
+use crate::common::{Lender, Mount, each, mapping::Mapping, pairs, program};
 use nix::libc::O_DIRECT;
 use rustix::fs::fstat;
 use serde_json::Value;
@@ -301,7 +301,7 @@ fn a_file_that_another_mount_opens_later_costs_its_writer_no_more() {
 fn a_file_of_two_mounts_can_be_mapped_on_both() {
     shared(&[], |_, here, there| {
         let (one, two) = (open(here, true), open(there, true));
-        let (mut mapped, other) = (Mapped::new(&one, PAGE), Mapped::new(&two, PAGE));
+        let (mut mapped, other) = (Mapping::new(&one, PAGE), Mapping::new(&two, PAGE));
         assert_eq!([mapped.read(0, 4), other.read(0, 4)], [*b"xxxx"; 2]);
         mapped.write(0, b"here");
         mapped.sync();

@@ -1,5 +1,5 @@
-//! Directory listings, which the kernel caches: when they need no call, and that each listing
-//! shows all changes of other mounts that were made before it began.
+//! Directory listings, which the kernel caches. The tests check when a listing needs no call, and
+//! that it shows all changes that other mounts made before it began.
 
 use std::{
     collections::BTreeSet,

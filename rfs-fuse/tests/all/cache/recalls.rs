@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Lender, Mount, Over, WAIT_LIMIT, each, eventually, mapped::Mapped, pattern};
+use crate::common::{Lender, Mount, Over, WAIT_LIMIT, each, eventually, mapping::Mapping, pattern};
 use rustix::{
     fs::{CWD, RenameFlags, XattrFlags, renameat_with},
     process::Signal,
@@ -301,7 +301,7 @@ fn mapped_pages_change() {
         // While the server has the file open for writing, no mount caches its pages.
         lender.all_closed_but(0);
         let file = File::open(&there).expect("opened");
-        let mapped = Mapped::read_only(&file, 8192);
+        let mapped = Mapping::read_only(&file, 8192);
         assert_eq!(mapped.read(0, 8192), [1; 8192]);
         for round in 2..20 {
             // Opening for writing recalls the pages. A later mapping sees the new bytes.

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Mount, eventually, locking::open, mapped::Mapped, pattern};
+use crate::common::{Lender, Mount, eventually, locking::open, mapping::Mapping, pattern};
 
 const MIB: u64 = 1 << 20;
 const LONG: &[&str] = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
@@ -217,7 +217,7 @@ fn mapped_memory_is_shared_on_one_mount_only() {
     pairs(LONG, |_, a, b| {
         fs::write(a.path("file"), [0; 4096]).expect("written");
         let [one, two, other] = [a, a, b].map(|mount| open(&mount.path("file")));
-        let [mut one, two, other] = [one, two, other].map(|file| Mapped::new(&file, 4096));
+        let [mut one, two, other] = [one, two, other].map(|file| Mapping::new(&file, 4096));
         assert_eq!([one.read(0, 4), two.read(0, 4), other.read(0, 4)], [[0; 4]; 3]);
         one.write(0, b"here");
         assert_eq!([two.read(0, 4), other.read(0, 4)], [*b"here", [0; 4]]);

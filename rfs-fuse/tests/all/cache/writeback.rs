@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, NOBODY, Over, directory, is_mounted, locking::open, mapped::Mapped, pattern, providers,
+    Lender, Mount, NOBODY, Over, directory, is_mounted, locking::open, mapping::Mapping, pattern, providers,
     shell_as,
 };
 use rustix::{
@@ -47,8 +47,8 @@ fn kill(mount: &mut Mount) {
     mount.wait();
 }
 
-/// Catches a mount that takes a file for empty because the server has none of its bytes yet, and
-/// one that compares the kernel's times with the server's as if they had one clock.
+/// Catches a mount that takes a file for empty because the server has none of its bytes yet. Also
+/// catches a mount that compares times of the kernel and the server as if they had one clock.
 #[test]
 fn the_first_read_of_bytes_that_are_not_written_back_changes_atime() {
     each(16, |_, mount, _| {
@@ -97,7 +97,7 @@ fn synced_and_closed_files_survive_the_death_of_rfs_fuse() {
         synced_data.sync_data().expect("synced");
         let mapped = open(&mount.path("msync"));
         mapped.set_len(data.len() as u64).expect("extended");
-        let mut map = Mapped::new(&mapped, data.len());
+        let mut map = Mapping::new(&mapped, data.len());
         map.write(0, &data);
         map.sync();
         let through = [("dsync", OFlags::DSYNC), ("sync", OFlags::SYNC)].map(|(name, flags)| {
@@ -153,7 +153,7 @@ fn an_unmount_loses_nothing() {
             .enumerate()
             .for_each(|(at, chunk)| file.write_all_at(chunk, (at * 4096) as u64).expect("written"));
         mapped.set_len(data.len() as u64).expect("extended");
-        let mut map = Mapped::new(&mapped, data.len());
+        let mut map = Mapping::new(&mapped, data.len());
         map.write(0, &data);
         mount.signal(Signal::TERM);
         let (status, said) = mount.wait();

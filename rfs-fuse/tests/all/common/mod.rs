@@ -5,7 +5,7 @@ pub(crate) mod bytes;
 pub(crate) mod fuse_trace;
 pub(crate) mod hang_report;
 pub(crate) mod locking;
-pub(crate) mod mapped;
+pub(crate) mod mapping;
 pub(crate) mod proxy;
 pub(crate) mod random;
 pub(crate) mod stores;

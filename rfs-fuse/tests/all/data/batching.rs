@@ -193,8 +193,8 @@ fn load_by_default(over: Over, counter: &str, load: impl Fn(&Aio, &File, &mut [u
 }
 
 /// A mount with default options has two session threads. It keeps more small requests under way, so
-/// neighbours meet. Catches a mount that blocks a thread for each request: then at most two
-/// requests are under way, and no work request carries more than two.
+/// neighbours meet. Catches a mount that blocks a thread for each request. At most two requests are
+/// then under way, and no work request carries more than two.
 #[test]
 fn a_default_mount_merges_adjacent_requests() {
     if checked() {

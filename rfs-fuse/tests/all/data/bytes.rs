@@ -10,7 +10,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use crate::common::{Mount, each, locking::open, mapped::Mapped, pairs, test_process};
+use crate::common::{Mount, each, locking::open, mapping::Mapping, pairs, test_process};
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 
 const MIB: u64 = 1 << 20;
@@ -123,7 +123,7 @@ const MAPPER: &str = "RFS_TEST_MAPPER";
 fn mapper() {
     let Ok(path) = std::env::var(MAPPER) else { return };
     let file = open(path.as_ref());
-    let mut mapped = Mapped::new(&file, 4096);
+    let mut mapped = Mapping::new(&file, 4096);
     mapped.write(0, &[7]);
     if path.ends_with("msync") {
         mapped.sync();
@@ -170,7 +170,7 @@ fn changes_of_a_mapping_are_data_after_msync() {
         file.set_len(MIB).expect("a hole");
         assert_eq!(seek(&file, SeekFrom::Data(0)), Err(rustix::io::Errno::NXIO));
         let len = MIB as usize;
-        let mut mapped = Mapped::new(&file, len);
+        let mut mapped = Mapping::new(&file, len);
         mapped.write(len / 2, &[7]);
         mapped.sync();
         drop(mapped);

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use crate::common::{aio::Aio, each, mapped::Mapped};
+use crate::common::{aio::Aio, each, mapping::Mapping};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     libc,
@@ -95,7 +95,7 @@ fn a_mapping_sees_a_complete_asynchronous_direct_write() {
         let path = mount.path("file");
         std::fs::write(&path, vec![0; SIZE]).expect("written");
         let file = direct(&path, libc::O_DIRECT);
-        let mapped = Mapped::read_only(&File::open(&path).expect("opened"), SIZE);
+        let mapped = Mapping::read_only(&File::open(&path).expect("opened"), SIZE);
         written_beside_readers(&path, &file, |round| {
             let pages = (0..SIZE).step_by(PAGE).map(|at| mapped.read(at, 1)[0]);
             assert_eq!(pages.filter(|byte| *byte != round).count(), 0, "stale pages in round {round}");

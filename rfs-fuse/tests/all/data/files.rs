@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, NOBODY, each, emulated, eventually, locking::open, mapped::Mapped, pattern, providers, shell_as,
+    Lender, NOBODY, each, emulated, eventually, locking::open, mapping::Mapping, pattern, providers, shell_as,
 };
 use rustix::{
     fs::{CWD, OFlags, RenameFlags, renameat_with},
@@ -168,7 +168,7 @@ fn mapped_files_share_their_bytes_with_read_and_write() {
         let len = 3 * 4096;
         let file = open(&mount.path("mapped"));
         file.write_all_at(&pattern(len, 4), 0).expect("written");
-        let mut mapped = Mapped::new(&file, len);
+        let mut mapped = Mapping::new(&file, len);
         assert!(mapped.read(0, len) == pattern(len, 4));
         mapped.write(5000, b"mmap");
         mapped.sync();
@@ -198,7 +198,7 @@ fn mapped_files_read_past_the_page_cache_agree_after_msync() {
             let file = options_of_file.open(mount.path("mapped")).expect("opened");
             let len = 3 * 4096;
             (&file).write_all(&pattern(len, 4)).expect("written");
-            let mut mapped = match Mapped::tried(&file, len) {
+            let mut mapped = match Mapping::tried(&file, len) {
                 Ok(mapped) if can_map => mapped,
                 refused => {
                     assert_eq!((refused.err(), can_map), (Some(Errno::NODEV), false));
@@ -226,7 +226,7 @@ fn private_mappings_stay_with_the_process() {
         let len = 2 * 4096;
         let file = open(&mount.path("mapped"));
         file.write_all_at(&pattern(len, 4), 0).expect("written");
-        let mut mapped = Mapped::private(&file, len);
+        let mut mapped = Mapping::private(&file, len);
         assert!(mapped.read(0, len) == pattern(len, 4));
         mapped.write(4096, b"mine");
         file.sync_all().expect("synced");

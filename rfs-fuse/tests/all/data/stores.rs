@@ -68,7 +68,8 @@ fn mount_through(proxy: &Proxy) -> (Mount, tempfile::TempDir) {
 }
 
 /// Data in stores can be used without a connection to the server. A mount that comes back in time
-/// goes on as the same client of the stores, and one that comes back too late as another one.
+/// goes on as the same client of the stores. A mount that comes back too late goes on as another
+/// client.
 #[test]
 fn a_lost_server_connection_takes_no_data_in_stores_with_it() {
     let stores = Stores::start(Over::Tcp, 2, 16 * MIB);

@@ -12,7 +12,7 @@ use std::{
 use crate::common::{
     Lender, Mount, exit_of, is_in_own_process,
     locking::{Lock, WAYS, begins_to_wait, ofd_lock, open},
-    mapped::Mapped,
+    mapping::Mapping,
     pairs, providers, repeats, test_process,
 };
 use nix::{
@@ -117,7 +117,7 @@ fn a_lock_stays_while_a_descriptor_is_open_or_the_file_is_mapped() {
         for (_, lock) in WAYS.into_iter().filter(|(name, _)| *name != "fcntl") {
             let here = open(&a.path("file"));
             lock(&here, Op::LockExclusive).expect("locked");
-            let mapped = Mapped::new(&here, 4096);
+            let mapped = Mapping::new(&here, 4096);
             drop(here.try_clone().expect("duplicated"));
             for _ in 0..20 {
                 assert_eq!(lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
@@ -403,7 +403,7 @@ fn mapped_changes_synchronized_before_unlocking_reach_the_next_holder() {
     pairs(16 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
         let files = [open(&a.path("file")), open(&b.path("file"))];
         files[0].write_all_at(&[0; 8192], 0).expect("written");
-        let mut mapped = files.each_ref().map(|file| Mapped::new(file, 8192));
+        let mut mapped = files.each_ref().map(|file| Mapping::new(file, 8192));
         for round in 0..40_u64 {
             let holder = (round % 2) as usize;
             flock(&files[holder], Op::LockExclusive).expect("locked");
@@ -423,7 +423,7 @@ fn mapped_changes_synchronized_before_unlocking_reach_the_next_holder() {
 fn a_mapping_beyond_the_cached_end_needs_a_query_after_locking() {
     pairs(16 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
         let files = [open(&a.path("file")), open(&b.path("file"))];
-        let mapped = Mapped::read_only(&files[0], 4096);
+        let mapped = Mapping::read_only(&files[0], 4096);
         assert_eq!(mapped.probe(0), Err(Errno::FAULT));
         flock(&files[1], Op::LockExclusive).expect("locked");
         files[1].write_all_at(b"longer", 0).expect("written");

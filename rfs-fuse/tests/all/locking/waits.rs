@@ -237,8 +237,8 @@ for my $round (1 .. $rounds) {
 }
 "#;
 
-/// Detects a wait that goes on after a signal: one whose interrupt came before the request, one
-/// that a second signal does not end, and an answer other than EINTR. Detects a lock that an
+/// Detects a wait that goes on after a signal, because its interrupt came before the request or a
+/// second signal does not end it. Detects an answer other than EINTR. Detects a lock that an
 /// interrupted wait has got.
 #[test]
 fn a_signal_with_a_handler_ends_a_wait_with_eintr() {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, NOBODY, Over, directory, eventually, is_mounted, mapped::Mapped, pattern, program,
+    Lender, Mount, NOBODY, Over, directory, eventually, is_mounted, mapping::Mapping, pattern, program,
     providers,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -202,7 +202,7 @@ fn mapped_changes_before_a_signal_are_written_back() {
         let mut mount = lender.mount(over, &[]);
         let file = crate::common::locking::open(&mount.path("file"));
         file.set_len(MIB).expect("extended");
-        let mut mapped = Mapped::new(&file, MIB as usize);
+        let mut mapped = Mapping::new(&file, MIB as usize);
         let bytes = pattern(MIB as usize, 8);
         mapped.write(0, &bytes);
         mount.signal(Signal::TERM);

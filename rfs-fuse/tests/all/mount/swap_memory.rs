@@ -103,8 +103,8 @@ fn program() -> PathBuf {
     path
 }
 
-/// Catches a write path that takes pages of the kernel, which swapping would have to free: by
-/// allocations beyond the reserve, by a heap for each thread, or by a heap that shrinks and grows.
+/// Catches a write path that takes pages of the kernel, which swapping would have to free. Reasons
+/// are allocations beyond the reserve, a heap for each thread, or a heap that shrinks and grows.
 #[test]
 fn steady_writes_to_a_swap_area_take_no_memory_of_the_kernel() {
     if checked() {

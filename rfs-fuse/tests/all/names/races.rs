@@ -311,8 +311,8 @@ fn of_an_exchange_and_a_replacement_of_its_name_both_mounts_show_the_outcome() {
 }
 
 /// One mount makes a link to a file while the other one changes the file's mode. Catches a mount
-/// that shows the mode from before the change afterwards: the kernel takes the attributes of the
-/// link's reply, although it was told to drop them in between.
+/// that shows the old mode after the change. The kernel then takes the attributes of the link's
+/// reply, although it was told to drop them in between.
 #[test]
 fn of_a_link_and_a_change_of_mode_both_mounts_show_the_outcome() {
     for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
@@ -348,10 +348,10 @@ fn of_a_link_and_a_change_of_mode_both_mounts_show_the_outcome() {
 
 /// A mount makes two names of a file and removes them in turn, while its other threads ask for the
 /// attributes. Another mount changes the file, so that they are not cached. Catches attributes with
-/// the links after a removal that the kernel takes over before it has subtracted the link itself:
-/// it then counts to 0, perhaps with the second removal, and can refuse the next link. Without the
-/// remedy 4 % of the removals show it over shared memory. A thread that runs late can still cause
-/// it.
+/// the count from after a removal, if the kernel takes them over before it has subtracted the link
+/// itself. The kernel then counts to 0, perhaps with the second removal, and can refuse the next
+/// link. Without the remedy 4 % of the removals show it over shared memory. A thread that runs late
+/// can still cause it.
 #[test]
 fn removals_of_all_names_but_one_leave_a_link() {
     for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
@@ -404,8 +404,8 @@ fn removals_of_all_names_but_one_leave_a_link() {
 }
 
 /// One mount removes a name of a file, then the other mount removes the next one, and asks for the
-/// attributes beside it. Catches a number of links from before the first removal, and one that is
-/// raised for the kernel's sake although the file had a single link.
+/// attributes beside it. Catches a number of links from before the first removal. Also catches a
+/// number that is raised for the kernel although the file had a single link.
 #[test]
 fn links_beside_a_removal_are_a_number_that_was_true() {
     for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
@@ -450,8 +450,8 @@ fn links_beside_a_removal_are_a_number_that_was_true() {
 }
 
 /// Two mounts that exchange names in one directory, all the time. Each has a change in flight while
-/// it hears of the other's. Catches a drop that blocks behind the own change, and with it drops
-/// that could end: the server then waits until the mount loses patience, after 50 ms.
+/// it hears of the other's. Catches a drop that blocks behind the own change, and blocks other
+/// drops that could end. The server then waits until the mount gives up after 50 ms.
 #[test]
 fn exchanges_by_two_mounts_in_one_directory_do_not_wait_for_each_others_patience() {
     const EACH: usize = 300;

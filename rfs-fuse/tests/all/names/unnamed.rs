@@ -38,8 +38,8 @@ fn inodes_free(lender: &Lender) -> u64 {
     lender.server.statfs().inodes_free
 }
 
-/// Detects a name that other mounts see, bytes that are not there once the file has its name, and a
-/// file that stays unlinked at the server although it has a name.
+/// Detects a name that other mounts see, and missing bytes once the file has its name. Also detects
+/// a file that stays unlinked at the server although it has a name.
 #[test]
 fn a_file_gets_its_name_when_it_is_complete() {
     for options in [&[][..], &["--cache", "none"]] {
@@ -176,8 +176,8 @@ fn a_file_needs_a_free_inode_and_a_directory() {
     }
 }
 
-/// Detects an open file that a restart of the server takes, one that cannot get its name after it,
-/// and one whose space is never freed.
+/// Detects an open file that is lost at a restart of the server, or cannot get its name after the
+/// restart. Also detects a file whose space is never freed.
 #[test]
 fn a_file_without_a_name_survives_a_restart_of_the_server() {
     let restarts = |over: Over, memory: &Path| {

@@ -324,8 +324,8 @@ fn fill_after_kill(lender: &Lender, held: &Mount, new: &mut File) -> usize {
     len
 }
 
-/// Fills a file while the stopped mount holds its space, and again after it has resumed: the mount
-/// releases the memory, and finds the file removed. Returns the number of bytes.
+/// Fills a file while the stopped mount holds its space, and again after the mount has resumed. The
+/// mount then releases the memory, and finds the file removed. Returns the number of bytes.
 fn fill_before_and_after_resume(lender: &Lender, held: &Mount, new: &mut File) -> usize {
     let (len, full) = fill(new);
     assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");

@@ -18,7 +18,7 @@ mod model;
 
 use crate::common::{
     Lender, Mount, Over, directory, eventually,
-    mapped::Mapped,
+    mapping::Mapping,
     pattern,
     proxy::Proxy,
     random::{Random, seed},
@@ -466,7 +466,7 @@ fn an_exclusive_mount_away_longer_than_its_lease_fails() {
     fs::write(through.path("file"), pattern(100_000, 1)).expect("written");
     let file = File::options().read(true).write(true).open(through.path("file")).expect("opened");
     let map = File::options().read(true).write(true).open(through.path("file")).expect("opened");
-    let mut mapped = Mapped::new(&map, 8192);
+    let mut mapped = Mapping::new(&map, 8192);
     // The pages are dirty in the kernel, and not at the server.
     file.write_all_at(&pattern(50_000, 2), 10_000).expect("written");
     mapped.write(5000, b"in memory");

@@ -27,7 +27,7 @@ use rustix::{
 use crate::common::{
     Lender, Mount, Over, directory, eventually, exit_of, is_mounted,
     locking::{WAYS, begins_to_wait, open},
-    mapped::Mapped,
+    mapping::Mapping,
     pattern, program, providers, threads,
 };
 
@@ -78,7 +78,7 @@ fn open_files_survive_a_kill_and_calls_wait_at_most_a_second() {
         }
         fs::remove_file(mount.path("gone")).expect("removed");
         fs::create_dir(mount.path("dir")).expect("made");
-        let mut mapped = Mapped::new(&named, 8192);
+        let mut mapped = Mapping::new(&named, 8192);
         mapped.write(4096, b"mapped");
         for round in 0..3_u8 {
             let began = Instant::now();
@@ -268,7 +268,7 @@ fn a_file_without_a_name_survives_a_kill() {
     });
 }
 
-/// Catches a request that is carried out twice: a second creation, rename or removal of a name
+/// Catches a request that is carried out twice. A second creation, rename or removal of a name
 /// fails, and a second append leaves its bytes twice.
 #[test]
 fn requests_in_flight_are_carried_out_once() {

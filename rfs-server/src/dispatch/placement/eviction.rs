@@ -112,8 +112,8 @@ pub struct Evictions<'a> {
 }
 
 impl Evictions<'_> {
-    /// Removes files that are too old and, if the export is filled above the high mark, the least
-    /// recently used files down to the low mark. Returns the time until the next run.
+    /// Removes files that are too old. If the export is filled above the high mark, also removes
+    /// the least recently used files down to the low mark. Returns the time until the next run.
     pub fn run(self) -> Option<Duration> {
         let eviction = self.store.eviction.as_deref()?;
         let is_high = eviction.policy().by_use && self.filling().is_high();

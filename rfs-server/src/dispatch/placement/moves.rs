@@ -1,17 +1,15 @@
 //! Moves data of a file away from a store while sessions read and write it.
 //!
-//! A file whose data moves has an odd layout generation. A session that has such a layout reads the
-//! record after each of its reads and writes, and repeats them if the generation is another one by
-//! then. The order is:
+//! A file whose data moves has an odd layout generation. A session with such a layout reads the
+//! record after each read and write, and repeats it if the generation has changed. The order is:
 //!
 //! 1. [`begin_move`](Placement::begin_move) makes the generation odd and recalls the layout. The
 //!    caller waits for the acknowledgements, so that each session reads the record from then on.
 //! 2. [`move_piece`](Placement::move_piece) opens the record, copies a piece, names its new place,
-//!    and closes the record with the next odd generation. A write whose session reads the old
-//!    generation behind it came before the copy. Another one is repeated at the new place.
-//! 3. [`end_move`](Placement::end_move) makes the generation even.
-//!
-//! The old place stays in quarantine until each session has acknowledged its recall.
+//!    and closes the record with the next odd generation. If a session reads the old generation
+//!    after its write, the write came before the copy. Another write is repeated at the new place.
+//! 3. [`end_move`](Placement::end_move) makes the generation even. The old place stays in
+//!    quarantine until each session has acknowledged its recall.
 //!
 //! # Concurrency
 //! One thread for a file. A transaction copies at most 256 KiB, under the lock of the file's shard.
@@ -24,7 +22,7 @@ use crate::{
     dispatch::{
         state::shards::SHARDS,
         transaction::{
-            freed::Ranges,
+            freed_space::Ranges,
             locked_inodes::Plan,
             view::{ReadView, WriteView},
         },
@@ -33,7 +31,7 @@ use crate::{
     space::{
         alloc::{Short, Want, range::Range},
         file_extents::FileMap,
-        lent::{StoreFailure, Unusable},
+        lent_memory::{StoreFailure, Unusable},
     },
 };
 

@@ -25,7 +25,7 @@ use crate::{
         },
     },
     metadata::namespace::inode::Inode,
-    space::{alloc::range::Range, bytes::Bad, lent::Unusable},
+    space::{alloc::range::Range, bytes::Bad, lent_memory::Unusable},
 };
 
 /// The most blocks that one request compares.
@@ -236,8 +236,8 @@ impl WriteView<'_> {
     /// Returns whether a killed server had begun this append: it had raised the size, but had not
     /// logged the request.
     ///
-    /// Then the session still holds the end of the file, which is where this append ends, and the
-    /// bytes there are its data or a hole. Space that was not logged is lost, so the caller writes
+    /// Then the session still holds the end of the file, and this append ends there. The bytes of
+    /// its range are its data or a hole. Space that was not logged is lost, so the caller writes
     /// the data again.
     fn was_begun(&self, session: u64, write: &Write<'_>) -> Result<bool, Errno> {
         let Write { ino, offset, mut data, .. } = *write;

@@ -17,7 +17,7 @@ use crate::{
             view::{View, WriteView},
         },
     },
-    space::{alloc::range::Range, bytes::Bad, lent::Unusable},
+    space::{alloc::range::Range, bytes::Bad, lent_memory::Unusable},
 };
 
 /// Bytes that one transaction zeroes or copies at most.

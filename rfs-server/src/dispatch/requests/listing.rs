@@ -1,7 +1,7 @@
 //! Directory listings.
 //!
-//! A page reads the names in one transaction, and the attributes of a few entries in each of the
-//! next, so that no lock is held for long. The session becomes a cache holder of the names and of
+//! A page reads the names in one transaction, and the attributes of a few entries in each later
+//! transaction. So no lock is held for long. The session becomes a cache holder of the names and of
 //! each entry's attributes when they are read. So a change in between is recalled from it.
 //!
 //! # Concurrency

@@ -2,8 +2,8 @@
 //!
 //! # Concurrency
 //! As the dispatcher. A blocked request occupies no thread. The thread that releases a lock sends
-//! the grant after its own transaction, because the grant locks the shard of the waiter's inode,
-//! which may be a different shard.
+//! the grant after its own transaction. The grant locks the shard of the waiter's inode, which may
+//! be a different shard.
 
 use rfs_proto::{Errno, LockKind, LockRange, Locked, Reply, Request};
 

@@ -16,7 +16,7 @@ use seeded_faults::seeded;
 
 use super::describe::{CHUNK, describe_one};
 use crate::{
-    locks::held::Locked,
+    locks::held_locks::Locked,
     memory_object::{
         log::{Full, Log},
         op::{self, Op},

@@ -7,7 +7,7 @@
 use seeded_faults::seeded;
 
 use super::{
-    freed::Freed,
+    freed_space::FreedSpace,
     locked_inodes::{Changes, LockedInodes},
 };
 use crate::{
@@ -37,7 +37,7 @@ pub(in crate::dispatch) fn log(
     journal: &Journal,
     inodes: &LockedInodes<'_, Writing>,
     changes: &Changes,
-    freed: &Freed,
+    freed: &FreedSpace,
     reply: Option<LoggedReply<'_>>,
     ops: &mut Vec<u8>,
 ) -> Result<(), Full> {

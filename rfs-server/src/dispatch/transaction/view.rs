@@ -1,7 +1,7 @@
 //! The metadata as a transaction sees it.
 //!
-//! [`View`] keeps the parts of the metadata consistent: the records in the table follow the
-//! inodes, and the space of files that shrink or go returns to the arena.
+//! [`View`] keeps the parts of the metadata consistent. The records in the table follow the inodes,
+//! and the space of files that shrink or go returns to the arena.
 //!
 //! # Concurrency
 //! Belongs to one thread, which has locked the shards of the transaction's inodes. Under these
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::{
     changes,
-    freed::{Freed, Ranges},
+    freed_space::{FreedSpace, Ranges},
     locked_inodes::{LockedInodes, Stop},
 };
 use crate::{
@@ -68,7 +68,7 @@ pub(crate) struct View<'a, M: Mode> {
     /// Replies that became due in this transaction.
     pub(in crate::dispatch) due: Due,
     /// Space and slots that this transaction gives up.
-    pub(in crate::dispatch) freed: Freed,
+    pub(in crate::dispatch) freed: FreedSpace,
     /// The file whose size this transaction changed. Its record stays open until the change is
     /// logged, so that the next server completes a truncation.
     pub(in crate::dispatch) unpublished: Option<u64>,
@@ -293,8 +293,8 @@ impl WriteView<'_> {
         }
     }
 
-    /// Completes the first name of a file that was made without one: sessions that may use the
-    /// number hear when the file loses its last name.
+    /// Completes the first name of a file that was made without a name. From now on, sessions that
+    /// may use the number hear when the file loses its last name.
     pub(in crate::dispatch) fn got_name(&mut self, ino: u64) {
         self.wake(ino);
         let shard = self.namespace.inodes_mut().shard_mut(ino);

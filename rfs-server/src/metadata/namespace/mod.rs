@@ -1,8 +1,8 @@
 //! Names and inodes, with the rules of POSIX as Linux file systems read them. No I/O, no locks, no
 //! clock.
 //!
-//! Each operation either fails without a change, or returns its [`Effects`]: the inodes whose
-//! records must be published, and an inode that lost its last name. Clients' kernels check
+//! Each operation either fails without a change, or returns its [`Effects`]. These are the inodes
+//! whose records must be published, and an inode that lost its last name. Clients' kernels check
 //! permissions, including the sticky bit.
 //!
 //! # Concurrency

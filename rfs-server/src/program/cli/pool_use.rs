@@ -8,16 +8,16 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use rdmabox::Address;
 
-use super::listening::from_anywhere;
+use super::addresses::from_anywhere;
 use crate::server::stores::{Membership, StoresConfig, registry::EtcdUrl};
 
 /// The pool that lends memory to the server, or that a store lends to.
 #[derive(Clone, Debug, Args)]
 #[command(group(ArgGroup::new("pool_use").multiple(true)))]
 pub struct PoolArguments {
-    /// Lend the memory to a pool instead of serving files: an rfs-server that names the address in
-    /// --store-at uses it, or one with the same --registry. The store keeps no names, and its
-    /// memory is lost when it ends. Needs --memory and --pool-key
+    /// Lend the memory to a pool instead of serving files. An rfs-server uses the memory if it
+    /// names the address in --store-at, or has the same --registry. The store keeps no names, and
+    /// its memory is lost when it ends. Needs --memory and --pool-key
     #[arg(long, group = "pool_use", requires_all = ["memory", "pool_key"], conflicts_with_all = ["store_at",
         "pool", "memory_dir", "checksum", "persist", "exports", "keys", "allow_without_keys", "tls_cert",
         "metrics", "inodes", "max_memory", "socket_mode", "socket_group"])]

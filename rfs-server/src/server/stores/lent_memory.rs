@@ -15,7 +15,7 @@ use pool::{ClientId, OwnerError, Ticket};
 use rfs_proto::StoreAccess;
 
 use super::{member::PoolStore, pool_stores::PoolStores};
-use crate::space::lent::{LentMemory, StoreFailure};
+use crate::space::lent_memory::{LentMemory, StoreFailure};
 
 /// The stores that have not answered in a round of orders. They are not asked again in the round,
 /// because each attempt costs a time limit.
@@ -140,8 +140,8 @@ fn fenced(store: &PoolStore, client: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Catches a round that asks a silent store for each doubt: each costs a time limit, and the
-    /// doubts about other stores wait for all of them.
+    /// Catches a round that asks a silent store for each doubt. Each question costs a time limit,
+    /// and the doubts about other stores wait for all questions.
     #[test]
     fn a_round_asks_a_silent_store_once() {
         let (mut silent, mut asked) = (Silent::default(), Vec::new());

@@ -13,7 +13,7 @@ use pool::{OwnedStore, OwnerError, StoreReport};
 use super::{drain::Drain, lost_report::report_lost};
 use crate::{
     dispatch::{Dispatcher, LostFiles},
-    space::lent::StoreFailure,
+    space::lent_memory::StoreFailure,
 };
 
 /// A store of the pool.

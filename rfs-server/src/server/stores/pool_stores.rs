@@ -26,11 +26,11 @@ use super::{
 };
 use crate::{
     dispatch::{Dispatcher, LostFiles},
-    space::{account::Space, lent::StoreFailure},
+    space::{account::Space, lent_memory::StoreFailure},
 };
 
-/// Time for which the start waits for a store that is not there yet, or that has not noticed yet
-/// that the previous server has gone.
+/// Time for which the start waits for a store that is not there yet. It also waits for a store that
+/// has not yet noticed the end of the previous server.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 const JOIN_PAUSE: Duration = Duration::from_millis(100);
 /// Limit of a request to a store. Requests of clients may wait for it.

@@ -1,7 +1,7 @@
 //! Free and zero space of the server's own arena and of stores, and the turns of large files.
 //!
 //! Invariant: a range lies in one store. The numbers of two stores are never adjacent, because a
-//! store is shorter than the numbers that it has ([`DataPlace`]), so no merge crosses a store.
+//! store is shorter than the numbers that it has ([`DataPlace`]). So no merge crosses a store.
 //!
 //! A file is cut at multiples of the unit. The stores take turns piece by piece ([`stripe`]). The
 //! first piece lies in the server's own arena. Without stores there is one piece, and this module

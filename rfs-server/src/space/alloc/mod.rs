@@ -4,10 +4,10 @@
 //! number ([`DataPlace`]).
 //!
 //! A byte is in use, clean (free and zero), dirty (free, to be zeroed), being zeroed, or
-//! quarantined (free, but sessions may still write to it). Only clean space is allocated. Bytes of
-//! the own arena can also be withdrawn: they are zero, and no space of the export ([`size`]). All
-//! ranges are multiples of the block size, which the caller guarantees. The allocator touches no
-//! memory; `space` zeroes.
+//! quarantined. Sessions may still write to a quarantined byte, although it is free. Only clean
+//! space is allocated. Bytes of the own arena can also be withdrawn: they are zero, and no space of
+//! the export ([`size`]). All ranges are multiples of the block size, which the caller guarantees.
+//! The allocator touches no memory; `space` zeroes.
 //!
 //! # Concurrency
 //! None; the caller holds a lock.

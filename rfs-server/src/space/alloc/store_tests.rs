@@ -266,8 +266,8 @@ fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
 }
 
 proptest! {
-    /// A byte has one owner from its allocation until it was zeroed, lies in the store that it was
-    /// granted from, and comes from an open store. In the end all space is clean.
+    /// A byte has one owner from its allocation until it was zeroed. It lies in the store that it
+    /// was granted from, and comes from an open store. In the end all space is clean.
     #[test]
     fn no_byte_has_two_owners(steps in proptest::collection::vec(step(), 1..150)) {
         let mut arena = arena();

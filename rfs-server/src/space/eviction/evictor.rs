@@ -2,8 +2,8 @@
 //!
 //! # Concurrency
 //! One thread for each export with eviction. It sleeps until a request has filled the export above
-//! the high mark, or until it is time to look for files that are too old. Dropping [`Evictor`]
-//! stops and joins it.
+//! the high mark, or until it has to look for files that are too old. Dropping [`Evictor`] stops
+//! and joins it.
 
 use std::{io, sync::Arc, thread, time::Duration};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use rfs_proto::StoreAccess;
 
-use crate::space::lent::{LentMemory, StoreFailure};
+use crate::space::lent_memory::{LentMemory, StoreFailure};
 
 /// A store in this process that can be made unreachable.
 #[derive(Debug)]

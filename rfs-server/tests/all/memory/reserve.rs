@@ -103,8 +103,8 @@ fn a_tmpfs_that_fills_later_does_not_affect_the_server() {
     }
 }
 
-/// Catches a reservation of the largest size instead of the size: a tmpfs that is too small for it
-/// does not matter before the export grows.
+/// Catches a reservation of the largest size instead of the size. A tmpfs that is too small for the
+/// largest size does not matter before the export grows.
 #[test]
 fn a_tmpfs_has_to_hold_the_size_and_not_the_largest_size() {
     let directory = tempfile::tempdir().unwrap();

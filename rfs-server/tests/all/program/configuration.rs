@@ -188,8 +188,8 @@ fn check_config_finds_what_a_start_would_find() {
     assert_eq!(files.check(&[]).status.code(), Some(0));
 }
 
-/// Catches a reload that applies a part of a broken file, one that is silent about options that
-/// need a restart, and a broken file that keeps revoked keys in use.
+/// Catches a reload that applies a part of a broken file, and a reload that does not report options
+/// that need a restart. Also catches a broken file that keeps revoked keys in use.
 #[test]
 fn sighup_applies_what_can_change() {
     let secret = "0123456789abcdef0123456789abcdef";
@@ -236,8 +236,8 @@ fn sighup_applies_what_can_change() {
     assert!(said.contains("log-format: \\\"text\\\" -> \\\"json\\\": applied"), "{said}");
 }
 
-/// Catches a size that is named as applied but is not, one that is forced on files that need more,
-/// and a change of something else that is silently lost.
+/// Catches a size that is reported as applied but is not, and a size that is forced on files that
+/// need more. Also catches the silent loss of a change of another option.
 #[test]
 fn sighup_applies_the_sizes_of_exports() {
     let options = |sizes: [&str; 2], rest: &str| {

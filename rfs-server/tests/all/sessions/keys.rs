@@ -403,8 +403,8 @@ fn privileged(ino: u64, name: &[u8], public: u64, (uid, gid): (u32, u32)) -> Vec
     ]
 }
 
-/// Checks that a squashed client cannot write a file that it has open to read, and no file of root
-/// one-sidedly: sizes and times of all files are in the table.
+/// Checks that a squashed client cannot write a file that it has open to read. Checks that it can
+/// write to no file of root one-sidedly: sizes and times of all files are in the table.
 fn cannot_write(client: &Client, writer: &Client, public: u64, file: &File) {
     assert!(matches!(client.ask(Request::Open { ino: public, write: false }), Reply::Opened(_)));
     denied(client, Request::Allocate { ino: public, offset: 0, len: 4096 });
@@ -421,8 +421,8 @@ fn cannot_write(client: &Client, writer: &Client, public: u64, file: &File) {
     }
 }
 
-/// Checks a squashed client in a sticky directory where all users may make names: a new file
-/// belongs to the user of the key, and the `public` file of root cannot be removed.
+/// Checks a squashed client in a sticky directory where all users may make names. A new file
+/// belongs to the user of the key, and the client cannot remove the `public` file of root.
 fn makes_only_own_files(client: &Client, new: &[u8], owner: (u32, u32), public: &[u8]) {
     let (parent, perm) = (ROOT_INO, 0o4755);
     let made = Request::Create { parent, name: new, perm, umask: 0, uid: 0, gid: 0, exclusive: true };

@@ -10,8 +10,8 @@ use rdmabox::{Address, ProviderKind};
 
 use crate::figure::Figure;
 
-/// Repeats the figures of the Jakiro paper: the store with fetched replies (jakiro), the same store
-/// with sent replies (server-reply), and memcached if it is installed.
+/// Repeats the figures of the Jakiro paper. The systems are the store with fetched replies
+/// (jakiro), the store with sent replies (server-reply), and memcached if it is installed.
 #[derive(Debug, Parser)]
 #[command(name = "jakiro-bench", version)]
 pub(crate) struct Cli {

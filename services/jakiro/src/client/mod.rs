@@ -1,7 +1,7 @@
 //! Clients of a store.
 //!
 //! [`Client`] has a session with each partition. `keyspace` finds the partition of a key and makes
-//! calls, `transfer` moves long values in parts, and `many` asks for several items with one call
+//! calls, and `transfer` moves long values in parts. `many` asks for several items with one call
 //! for each partition.
 //!
 //! # Concurrency

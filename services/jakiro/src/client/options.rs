@@ -42,8 +42,8 @@ impl ClientOptions {
     }
 
     /// Sets the bytes of a reply that the first READ fetches, at first, or always if the option
-    /// `adapt_fetch_size` of the sessions is false. They are the value and 1 byte of status (up to
-    /// 13 with flags and version), rounded up to 8 bytes, and 24 bytes of framing.
+    /// `adapt_fetch_size` of the sessions is false. A reply has the value and 1 byte of status (up
+    /// to 13 with flags and version), rounded up to 8 bytes. It also has 24 bytes of framing.
     #[must_use]
     pub fn fetch_size(mut self, fetch_size: usize) -> ClientOptions {
         self.session.fetch_size = fetch_size;

@@ -14,7 +14,7 @@ mod key;
 mod memory;
 mod number;
 mod partition;
-mod shared;
+mod partitions;
 mod transfer;
 
 pub(crate) use self::number::parse_u64;
@@ -25,7 +25,7 @@ pub use self::{
     key::{Key, KeyError, MAX_KEY},
     memory::{Item, Limits, MAX_VALUE, NEVER, Pieces, SizeError},
     partition::Partition,
-    shared::{Store, StoreOptions},
+    partitions::{Store, StoreOptions},
     transfer::{Download, Upload},
 };
 

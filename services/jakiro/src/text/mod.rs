@@ -1,7 +1,7 @@
 //! The memcached text protocol as a front of the store.
 //!
-//! [`TextServer`] has the sockets. Bytes of clients become commands ([`protocol`]), commands become
-//! requests to the store and steps of answers (`plan`), and a round carries out the requests of all
+//! [`TextServer`] has the sockets. Bytes of clients become commands ([`protocol`]). Commands become
+//! requests to the store and steps of answers (`plan`). A round carries out the requests of all
 //! connections that are ready.
 //!
 //! # Concurrency

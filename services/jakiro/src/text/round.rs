@@ -1,8 +1,8 @@
 //! Carries out the plan of a round, and writes the answers of its connections.
 //!
 //! A round has one part for each connection that has sent commands. If the answers reach a limit,
-//! the round pauses, so that the caller can send the answers and leave the rest of a connection
-//! that does not take them.
+//! the round pauses. The caller can then send the answers, and leave the rest of a connection that
+//! does not take them.
 //!
 //! # Concurrency
 //! A plain value of a thread.

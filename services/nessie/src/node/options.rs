@@ -56,8 +56,8 @@ pub struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// Returns the defaults of a node: 1 MiB of index, 16 MiB of data, 3 ways, keys up to 64 bytes
-    /// and values up to 1,024 bytes.
+    /// Returns the defaults of a node: 1 MiB of index, 16 MiB of data and 3 ways. Keys have up to
+    /// 64 bytes and values up to 1,024 bytes.
     pub fn new(id: u16, members: Members) -> NodeOptions {
         NodeOptions {
             id,

@@ -1,8 +1,9 @@
 //! Histories of operations on one key, and the check that they are linearizable.
 //!
 //! A history is linearizable if each operation can be given one moment between its call and its
-//! return, so that all results are those of a plain map. An operation without a return may have a
-//! moment after its call, or none. Keys are independent, so each key is checked by itself.
+//! return. With these moments, all results must be those of a plain map. An operation without a
+//! return may have a moment after its call, or none. Keys are independent, so each key is checked
+//! by itself.
 
 use std::collections::HashSet;
 

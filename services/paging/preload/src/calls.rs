@@ -104,9 +104,9 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     unsafe { on_pieces(address, len, (libc::SYS_madvise, arguments), 0, paged) }
 }
 
-/// Gives advice about paged memory: drops the bytes if the advice asks for that, and ignores advice
-/// that changes no byte that the program or its children read. Returns 0, or an error number. All
-/// other advice ends with EINVAL, as from a kernel that does not know it.
+/// Gives advice about paged memory. Drops the bytes if the advice asks for that. Ignores advice
+/// that changes no byte for the program or its children. Returns 0, or an error number. All other
+/// advice ends with EINVAL, as from a kernel that does not know it.
 fn advise(locked: &mut Locked, region: usize, range: Range<usize>, advice: c_int) -> c_int {
     match advice {
         // Paged memory is never locked.

@@ -1,7 +1,7 @@
 //! The pager of the process, and its memory.
 //!
-//! The pager is made with the first paged allocation, so that a program that never allocates much
-//! has no pager, and a child of `fork` makes one of its own.
+//! The pager is made with the first paged allocation. So a program that never allocates much has no
+//! pager, and a child of `fork` makes a pager of its own.
 //!
 //! # Concurrency
 //! One lock guards the state. Its holder may wait for the fault thread, which never takes it. A

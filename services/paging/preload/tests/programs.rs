@@ -101,8 +101,8 @@ fn a_running_program_reports_its_counters_until_it_ends() {
     assert_eq!((left, find()), (0, None));
 }
 
-/// Catches a fault that a signal interrupts and that is not repeated, and handlers that run on a
-/// thread of the pager: the process would stop.
+/// Catches a fault that is not repeated after a signal has interrupted it. Also catches handlers
+/// that run on a thread of the pager: the process would stop.
 #[test]
 fn signal_handlers_load_from_paged_memory_at_any_moment() {
     let Some((fixture, program)) = c_program() else { return };

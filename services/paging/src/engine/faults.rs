@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, io};
 
-use super::{Engine, loading::Load, stats::add};
+use super::{Engine, loads::Load, stats::add};
 use crate::{
     kernel::uffd::{FaultKind, Uffd},
     logic::{

@@ -12,7 +12,7 @@ mod command;
 mod events;
 mod eviction;
 mod faults;
-mod loading;
+mod loads;
 mod loss;
 mod placement;
 mod repair;

@@ -3,7 +3,7 @@
 //! # Concurrency
 //! The test takes the place of the fault thread.
 
-mod lies;
+mod dishonest_lender;
 mod random;
 
 use std::sync::Arc;

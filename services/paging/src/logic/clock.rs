@@ -1,8 +1,9 @@
 //! Chooses the pages that leave: a clock over the resident pages of all regions.
 //!
 //! The hand moves in the order of addresses, so that victims that are adjacent come one after the
-//! other. A page with a reference gets a second chance. The kernel reports faults only, so a load
-//! from a resident page is no reference, and a store to it is one while the page is protected.
+//! other. A page with a reference gets a second chance. The kernel reports faults only. So a load
+//! from a resident page is no reference, and a store to it is a reference only while the page is
+//! protected.
 //!
 //! # Concurrency
 //! Plain values.

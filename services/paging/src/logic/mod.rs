@@ -9,7 +9,7 @@
 pub(crate) mod budget;
 pub(crate) mod clock;
 pub(crate) mod code;
-pub(crate) mod follow;
+pub(crate) mod core_sharing;
 pub(crate) mod groups;
 pub(crate) mod layout;
 pub(crate) mod page;

@@ -1,6 +1,6 @@
 //! Access to paged memory by system calls: a lost page is an error, and raises no signal.
 //!
-//! The bytes go through a file in memory. Calls such as `process_vm_readv` would need no file, but
+//! The bytes go through a file in memory. Calls such as `process_vm_readv` would need no file. But
 //! the kernel pins pages for them, and a pinned page may leave before its bytes are copied.
 //!
 //! # Concurrency

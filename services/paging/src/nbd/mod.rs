@@ -1,7 +1,7 @@
 //! Serves paged memory as a block device, over the protocol of network block devices (NBD).
 //!
-//! [`Conversation`] is the server's side of a connection without I/O: it takes the client's bytes,
-//! and says which bytes to send and how to change the memory. [`NbdServer`] has the sockets.
+//! [`Conversation`] is the server's side of a connection without I/O. It takes the client's bytes,
+//! and returns the bytes to send and the changes of the memory. [`NbdServer`] has the sockets.
 //!
 //! # Concurrency
 //! See the modules.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub use memory::PagedMemory;
 use rdmabox::{Address, Session};
 
-use self::status::{PagerReport, Published};
+use self::status::{PagerReport, StatusSocket};
 
 use crate::{
     engine::{
@@ -35,7 +35,7 @@ pub struct RemotePager {
     handle: Arc<Handle>,
     sources: Arc<Sources>,
     options: PagerOptions,
-    published: Option<Published>,
+    published: Option<StatusSocket>,
 }
 
 /// Where the counters are.
@@ -88,7 +88,7 @@ impl RemotePager {
                 ..PagerReport::default()
             };
             let answering = Arc::clone(&sources);
-            let published = Published::start(report, move || answering.stats());
+            let published = StatusSocket::start(report, move || answering.stats());
             Ok(RemotePager { handle, sources, options, published })
         })
     }
@@ -99,8 +99,8 @@ impl RemotePager {
         self.published = None;
     }
 
-    /// Maps zeroed memory. `len` is rounded up to pages; it may exceed the budget, and even the
-    /// memory of the servers, as long as the bytes that are not zero fit.
+    /// Maps zeroed memory. `len` is rounded up to pages. It may exceed the budget, and even the
+    /// memory of the servers, if the bytes that are not zero fit.
     ///
     /// # Errors
     /// [`PagingError::Length`], [`PagingError::Os`] and [`PagingError::Stopped`].

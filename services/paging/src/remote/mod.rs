@@ -5,7 +5,7 @@
 //!
 //! [`RemotePager::stats`]: crate::RemotePager::stats
 
-mod lent;
+mod lent_chunks;
 mod servers;
 
 use rdmabox::{Address, SessionOptions};

@@ -14,7 +14,7 @@ use std::{
 
 use rdmabox::{Address, Buffer, RemoteAddr, RequestError, Session, SessionOptions, verbs::VerbsError};
 
-use super::lent::Lent;
+use super::lent_chunks::LentChunks;
 use crate::{
     error::PagingError,
     lender::protocol::{self, LentChunk},
@@ -37,7 +37,7 @@ struct Server {
     session: Arc<Session>,
     is_lost: bool,
     full_until: Option<Instant>,
-    lent: Lent,
+    lent: LentChunks,
     /// Registered buffers of a page each, not in use.
     buffers: Vec<Buffer>,
 }
@@ -78,7 +78,14 @@ impl Servers {
             protocol::status(&session)
                 .map_err(|source| PagingError::NotALender { address: address.clone(), source })?;
             let (address, buffers) = (address.clone(), Vec::new());
-            Ok(Server { address, session, is_lost: false, full_until: None, lent: Lent::default(), buffers })
+            Ok(Server {
+                address,
+                session,
+                is_lost: false,
+                full_until: None,
+                lent: LentChunks::default(),
+                buffers,
+            })
         };
         Ok(Servers { servers: addresses.iter().map(server).collect::<Result<_, _>>()?, layout })
     }
@@ -190,8 +197,8 @@ impl Servers {
     }
 
     /// Gets a chunk for a missing member of a group whose other members are at `holders`. Takes one
-    /// of these only if `may_share` is set and no other server is left: a full one may have room
-    /// later, and two members at one server would be lost together.
+    /// of these servers only if `may_share` is set and no other server is left. A full server may
+    /// have room later, and two members at one server would be lost together.
     pub(crate) fn place_member(
         &mut self,
         holders: &[usize],

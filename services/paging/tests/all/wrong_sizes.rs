@@ -1,4 +1,4 @@
-//! Sizes that are out of range are errors of the command line: status 2, and a message that names
+//! Sizes that are out of range are errors of the command line. The status is 2, and a message names
 //! the option and the size to give instead.
 
 use std::process::Command;

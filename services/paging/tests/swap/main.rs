@@ -1,5 +1,5 @@
-//! Swap areas in the memory of an rfs-server: programs whose memory cgroup is smaller than their
-//! memory, servers that stop or end, and signals at any moment.
+//! Swap areas in the memory of an rfs-server. The tests have programs whose memory cgroup is
+//! smaller than their memory, servers that stop or end, and signals at any moment.
 //!
 //! One test at a time: `rfs-paging swapoff` ends all areas of the machine. RFS_SWAP_SECONDS makes
 //! one test longer. With RFS_REQUIRE_PAGING_TOOLS a test that cannot run fails.

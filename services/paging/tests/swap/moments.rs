@@ -1,7 +1,7 @@
 //! Signals between the steps of `rfs-paging swapon`: nothing is left.
 //!
-//! The program prints a line after each step. Its output is a pipe that holds one line, so the test
-//! decides how far it gets: a program that prints waits until the line before is read.
+//! The program prints a line after each step. Its output is a pipe that holds one line. A program
+//! that prints waits until the line before is read, so the test decides how far it gets.
 
 use std::{
     fs::{self, File},

@@ -8,7 +8,7 @@
 //! Each partition is a thread with a client of its own. Partitions share nothing but namespaces.
 
 mod csr;
-mod explore;
+mod explorer;
 mod layout;
 mod mailbox;
 mod partition;
@@ -18,7 +18,7 @@ mod rmat;
 
 pub use self::{
     csr::Csr,
-    explore::{Explorer, Path, Vertex},
+    explorer::{Explorer, Path, Vertex},
     layout::GraphStore,
     pregel::{PageRankReport, page_rank},
     rank::{SCALE, page_rank_locally},

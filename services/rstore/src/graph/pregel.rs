@@ -1,8 +1,8 @@
 //! PageRank in supersteps, on partitions that are threads with clients of their own.
 //!
-//! In a superstep a partition reads its messages, computes the ranks of its vertices, writes them
-//! to the namespace of ranks, and sends messages for the next superstep. The barrier ends it. A
-//! partition that fails drops its side of the barrier, which ends the others.
+//! In a superstep a partition reads its messages and computes the ranks of its vertices. It writes
+//! the ranks to the namespace of ranks, and sends messages for the next superstep. The barrier ends
+//! it. A partition that fails drops its side of the barrier, which ends the others.
 //!
 //! # Concurrency
 //! One thread for each partition, and the coordinator.

@@ -25,7 +25,8 @@ const UNREADABLE: usize = 11;
 pub const AT_A_TIME: u64 = 4;
 /// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// Number of attempts to connect. Strangers may occupy all pending connections for a moment.
+/// Number of attempts to connect. Unauthenticated peers may occupy all pending connections for a
+/// moment.
 const ATTEMPTS: usize = 20;
 
 /// Counts of the members.

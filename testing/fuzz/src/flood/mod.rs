@@ -1,10 +1,10 @@
 //! Floods a running server with bad input, and checks that it still serves a good client.
 //!
-//! Strangers are connections to the server's TCP port that never authenticate. They send mutated
-//! handshakes. Members are sessions that have attached to one export. They send mutated messages.
-//! About half of these messages decode and reach the file system. A message that does not decode
-//! ends its session, and the member connects again. The good client uses another export of the
-//! same server and checks every byte.
+//! Unauthenticated peers are connections to the server's TCP port that never authenticate. They
+//! send mutated handshakes. Members are sessions that have attached to one export. They send
+//! mutated messages. About half of these messages decode and reach the file system. A message that
+//! does not decode ends its session, and the member connects again. The good client uses another
+//! export of the same server and checks every byte.
 //!
 //! # Concurrency
 //! One thread makes the strangers, one thread runs the good client, and each member has a thread.
@@ -13,8 +13,8 @@ mod attack;
 mod failure;
 mod good;
 mod members;
-mod strangers;
 mod target;
+mod unauthenticated_peers;
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -22,13 +22,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{drive::MOST_GROWTH, usage::Usage};
+use crate::{driver::MOST_GROWTH, usage::Usage};
 pub use attack::{ATTACKS, Attack, Withstood};
 pub use failure::Failure;
 pub use good::Good;
 pub use members::{AT_A_TIME, Members};
-pub use strangers::Strangers;
 pub use target::Flood;
+pub use unauthenticated_peers::UnauthenticatedPeers;
 
 /// Pause of the good client between two rounds. Without it, the client takes a third of the
 /// processors' time from the flood.
@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Counts of the strangers.
-    pub strangers: Strangers,
+    pub strangers: UnauthenticatedPeers,
     /// Counts of the members.
     pub members: Members,
     /// Counts of the good client.
@@ -65,7 +65,7 @@ impl Flood {
         let before = self.settled(None)?;
         let over = AtomicBool::new(false);
         let (strangers, members, good) = thread::scope(|scope| {
-            let strangers = scope.spawn(|| strangers::run(self));
+            let strangers = scope.spawn(|| unauthenticated_peers::run(self));
             let members = scope.spawn(|| members::run(self));
             let good = scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {

@@ -8,7 +8,7 @@ use std::{
 use rdmabox::{Address, Key};
 
 use super::failure::Failure;
-use crate::{drive::MOST_GROWTH, usage::Usage};
+use crate::{driver::MOST_GROWTH, usage::Usage};
 
 /// Time for the server to release the resources of a flood.
 pub(super) const GRACE: Duration = Duration::from_secs(40);

@@ -1,7 +1,7 @@
 //! Fuzzes a listening host with arbitrary streams, beside one honest session.
 //!
-//! The first byte of an input selects the stream: a new connection, the control stream of a
-//! session, or a stream that has joined a session as a queue pair.
+//! The first byte of an input selects one of three streams. These are a new connection, the control
+//! stream of a session, and a stream that has joined a session as a queue pair.
 
 use std::{
     cell::RefCell,

@@ -1,9 +1,9 @@
 //! Fuzzes client and host through a proxy that changes their TCP streams. Both are honest, and use
 //! a key or TLS.
 //!
-//! An input is a list of edits. An edit is a byte for stream and direction, a byte for the kind,
-//! two bytes for the position, and a length with the inserted bytes. Nothing may hang or leak. Over
-//! TLS, the client must never accept changed data.
+//! An input is a list of edits. An edit begins with a byte for stream and direction, and a byte for
+//! the kind. Two bytes for the position, and a length with the inserted bytes, follow. Nothing may
+//! hang or leak. Over TLS, the client must never accept changed data.
 
 use std::{
     cell::RefCell,

@@ -1,16 +1,16 @@
 //! Random operations on several mounts at the same time, compared with a model.
 //!
 //! A program has rounds. In a round, workers on all mounts perform a few operations at the same
-//! time, several times in a row; then all mounts are looked at. The answers, and all that the
-//! mounts show, have to be those of a file system in memory that performs the operations in some
-//! order. A failed run is made shorter as long as it still fails.
+//! time, several times in a row. Then the program inspects all mounts. The answers, and all that
+//! the mounts show, have to be those of a file system in memory that performs the operations in
+//! some order. A failed run is made shorter as long as it still fails.
 
 mod field;
 mod model;
 mod operation;
 mod program;
+mod reduction;
 mod serialization;
-mod shrink;
 mod view;
 mod worker;
 
@@ -187,7 +187,7 @@ fn shorten(field: &mut Field<'_>, options: &Options, program: &Program, failure:
         }
         Ok(false)
     };
-    let shorter = shrink::shrink(program, failure.round, &mut fails)?;
+    let shorter = reduction::shrink(program, failure.round, &mut fails)?;
     let Some(failure) = last else {
         println!("it does not fail again within {} s", options.shrink);
         return Ok(());

@@ -3,9 +3,9 @@
 //!
 //! [`serialize`] searches all orders that respect real time: an operation that returned before
 //! another began comes first. Answers, sizes, attributes, names and identities have to fit as a
-//! whole, in one order. Bytes, and names of a listing, have to fit in some such order each:
-//! docs/semantics lets overlapping writes mix, and a copy or listing is no snapshot. No I/O, no
-//! locks, no clock.
+//! whole, in one order. Each byte, and each name of a listing, has to fit in some such order. The
+//! reason is in docs/semantics: overlapping writes may mix, and a copy or listing is no snapshot.
+//! No I/O, no locks, no clock.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -135,8 +135,8 @@ struct Search<'a> {
     views: &'a [View],
     /// Workers whose client was killed at the end.
     killed: &'a [usize],
-    /// For each call, the calls that returned before it began; whether it takes two steps;
-    /// whether sizes change meanwhile, or the kernel may use an old one.
+    /// For each call, the calls that returned before it began. The next two fields tell whether the
+    /// call takes two steps, and whether its sizes may be old or change meanwhile.
     before: Vec<Vec<usize>>,
     split: Vec<bool>,
     resized: Vec<bool>,

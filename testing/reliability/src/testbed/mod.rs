@@ -7,7 +7,7 @@
 mod memory;
 mod network;
 mod pool;
-mod prestarted;
+mod prestarted_programs;
 mod processes;
 
 use std::{
@@ -31,7 +31,7 @@ pub(crate) use processes::{stuck, time_until};
 
 use crate::error::{Error, Result};
 use pool::Stores;
-use prestarted::{CommandShell, PrestartedProgram};
+use prestarted_programs::{CommandShell, PrestartedProgram};
 use processes::{START, kill, send, succeed};
 
 /// Options of a trial.

@@ -2,7 +2,7 @@
 
 pub(crate) mod clients;
 pub(crate) mod cut;
-pub(crate) mod full;
+pub(crate) mod full_server;
 pub(crate) mod killed_clients;
 pub(crate) mod killed_server;
 pub(crate) mod packets;

@@ -4,10 +4,10 @@
 //! rendezvous stream, whose end reports the peer's disconnect. A queue pair fails once: after a
 //! device error, the end of the stream, or a local request. It then moves to Err and shuts the
 //! stream down, so that the peer notices. [`QueuePair::to_error`] also waits until the device has
-//! finished with the memory of posted requests. It posts a marker to each queue, which is flushed
-//! after every earlier request (as in Linux's `ib_drain_qp`), and moves completions to the stash
-//! of the completion queue. Requests posted in Err go directly to the stash, because some devices
-//! ignore flushed queues.
+//! finished with the memory of posted requests. It posts a marker to each queue, and the device
+//! flushes the marker after every earlier request (as in Linux's `ib_drain_qp`). Meanwhile it moves
+//! completions to the stash of the completion queue. Requests posted in Err go directly to the
+//! stash, because some devices ignore flushed queues.
 //!
 //! # Concurrency
 //! Any thread may call any method. Lock order: `drained`, `changing`, `sends` or `recvs`, a

@@ -154,8 +154,8 @@ fn the_responder_takes_eleven_million_small_requests() {
     assert!((11.0..=11.3).contains(&measured), "{measured}");
 }
 
-/// FaRM, Fig. 4, has random READs. With them the cache loses its effect by and by: a fourth of the
-/// rate is the limit for memory that is much larger than the cache.
+/// FaRM, Fig. 4, has random READs. With them the cache gradually loses its effect. For memory much
+/// larger than the cache, the limit is a fourth of the rate.
 #[test]
 fn translations_that_do_not_fit_cost_up_to_three_more_times() {
     let fits = responder(16 << 20);

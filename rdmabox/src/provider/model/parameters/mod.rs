@@ -1,7 +1,7 @@
 //! The constants of a modelled card, and the files that hold them.
 //!
-//! A file names a value, a basis and a source for each constant, so that a reader sees which
-//! constants are measured and which are fitted. `table` reads the entries and reports faults.
+//! A file names a value, a basis and a source for each constant. So a reader sees which constants
+//! are measured and which are fitted. `table` reads the entries and reports faults.
 //!
 //! # Concurrency
 //! No locks, no clock. Only [`CardParameters::open`] reads a file.

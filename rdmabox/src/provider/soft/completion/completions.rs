@@ -3,7 +3,7 @@
 //! # Concurrency
 //! Any thread may call any method. `is_empty` lets most polls of an empty queue skip the lock. A
 //! poller arms the queue and polls once more before it sleeps. Arming and adding take the same
-//! lock, so either that poll finds a concurrent completion, or the completion finds the queue
+//! lock. So either the last poll finds a concurrent completion, or the completion finds the queue
 //! armed and wakes the poller.
 
 use std::{

@@ -1,12 +1,11 @@
 //! Adapts how long the engine polls for work before it sleeps.
 //!
-//! Waking a thread on an idle core takes tens of microseconds, which the waiter of the answer
-//! pays. A sleeping thread also leaves its core free, so the scheduler moves its peers between
-//! cores. Polling costs nothing while no other thread needs the core. The engine yields between
-//! two polls. If it gets the core back late, it backs off: it sleeps without polling, for longer
-//! each time, until a pause passes without another thread on its core. The limit follows the rule
-//! of the kernel's halt polling: it grows while work arrives within the maximum, and shrinks
-//! otherwise.
+//! Waking a thread on an idle core takes tens of microseconds, which the waiter of the answer pays.
+//! A sleeping thread also leaves its core free, so the scheduler moves its peers between cores.
+//! Polling costs nothing while no other thread needs the core. The engine yields between two polls.
+//! If it gets the core back late, it backs off. It sleeps without polling, for longer each time,
+//! until a pause passes without another thread on its core. The limit follows the rule of the
+//! kernel's halt polling: it grows while work arrives within the maximum, and shrinks otherwise.
 //!
 //! # Concurrency
 //! No I/O, no locks, no clock. The engine thread owns the state and passes measured times.

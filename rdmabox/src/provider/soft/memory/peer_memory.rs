@@ -5,7 +5,7 @@
 //! mapping, so a corrupt table cannot make this process access other memory.
 //!
 //! # Concurrency
-//! Requests of one poster become visible to other processors in order: a WRITE follows a release
+//! Requests of one poster become visible to other processors in order. A WRITE follows a release
 //! fence, a READ precedes an acquire fence, and atomics are sequentially consistent. Executions
 //! hold `mapped` shared; new memory and the end of the queue pair hold it exclusively.
 
@@ -153,7 +153,7 @@ impl PeerMemory {
         drop(removed);
     }
 
-    /// Drops the tether. The caller guarantees that no execution is in progress or will start, so a
+    /// Drops the tether. The caller guarantees that no execution is in progress or will start. So a
     /// server that waits for the tether's holders need not wait for this client.
     pub(crate) fn drop_tether(&self) {
         *self.tether.lock() = None;

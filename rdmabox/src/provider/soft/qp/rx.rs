@@ -1,9 +1,9 @@
 //! The receiving half of a connection: reads from the socket straight into the destination.
 //!
-//! [`Rx`] is a state machine. It reads a header and the bytes behind it (`RecvBuffer`),
-//! determines the destination of the payload, then reads the payload and the next header with one
-//! system call. On a Unix socket it reads no bytes behind a header: a descriptor arrives with the
-//! first byte of its frame, and the assignment would be lost.
+//! [`Rx`] is a state machine. It reads a header and the bytes behind it (`RecvBuffer`), and
+//! determines the destination of the payload. Then it reads the payload and the next header with
+//! one system call. On a Unix socket it reads no bytes behind a header. A descriptor arrives with
+//! the first byte of its frame, and the assignment would be lost.
 //!
 //! # Concurrency
 //! The thread that makes progress holds the queue pair's `rx` lock. `Rx` takes `sq`, `tx` and

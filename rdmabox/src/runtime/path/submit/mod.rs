@@ -1,14 +1,14 @@
 //! The combiner: plans, admits and posts the queued requests (RDMAbox, section IV-A).
 //!
 //! A thread appends its requests to the merge queue of their direction, and one of the threads
-//! combines. The combiner plans all queued requests, admits as many as the window allows, and
-//! posts them as one chain, or a large batch as a chain for each lane (`singles`). Requests
-//! that have to wait stay in the queue and can still be merged. They wait for room, which is places
-//! of a lane and bytes of the window, or for an overlapping write in flight. Parts of a refused
-//! work request go first (`repeats`). Only small started requests may wait for their neighbours
-//! (`gather`). The oldest request is posted first, and directions that wait for room take turns, so
-//! none starves. An ordered list gets all of its places at once, so it holds none while it waits.
-//! A thread combines for others for a [`Shift`], then another one takes over.
+//! combines. The combiner plans all queued requests, and admits as many as the window allows. It
+//! posts them as one chain, or a large batch as a chain for each lane (`singles`). Requests that
+//! have to wait stay in the queue and can still be merged. They wait for room, which is places of a
+//! lane and bytes of the window, or for an overlapping write in flight. Parts of a refused work
+//! request go first (`repeats`). Only small started requests may wait for their neighbours
+//! (`gathering`). The oldest request is posted first, and directions that wait for room take turns,
+//! so none starves. An ordered list gets all of its places at once, so it holds none while it
+//! waits. A thread combines for others for a [`Shift`], then another one takes over.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
@@ -362,8 +362,8 @@ impl Runtime {
         attempt
     }
 
-    /// Returns the number of steps, and the bytes, of the ordered list at the head of the backlog,
-    /// if it may join the lists that an attempt has.
+    /// Returns the number of steps, and the bytes, of the ordered list at the head of the backlog.
+    /// Returns `None` if the list may not join the lists of the attempt.
     fn next_group(&self, attempt: &Attempt, combiner: &Combiner) -> Option<(usize, u64)> {
         let Request::Group(ops) = &combiner.backlog.first()?.request else { return None };
         let (count, bytes) = (ops.len(), ops.iter().map(|op| op.loan.len() as u64).sum::<u64>());

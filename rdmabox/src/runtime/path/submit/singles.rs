@@ -211,8 +211,8 @@ impl Runtime {
         attempt
     }
 
-    /// Returns true if the rest of a plan may go to another lane: posting does not execute, and no
-    /// planned write has to follow another one.
+    /// Returns true if the rest of a plan may go to another lane. It may if posting does not
+    /// execute, and no planned write has to follow another write.
     fn may_go_on(&self, direction: usize, plan: &Plan) -> bool {
         let may_overlap = plan.has_overlaps || !self.limits.mode.merges();
         !(self.executes_at_post || direction == WRITE && may_overlap)

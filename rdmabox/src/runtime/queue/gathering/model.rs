@@ -80,8 +80,8 @@ fn join_all(session: &Arc<Session>, starts: u8, other: fn(&Session)) {
     session.assert_done(usize::from(starts));
 }
 
-/// Catches a request that is left to a thread that stops to poll: one that checks before it says
-/// so, and a starting thread that asks before it leaves the request.
+/// Catches a request that is left to a thread that stops polling. Either the polling thread checks
+/// before it announces its stop, or the starting thread asks before it leaves the request.
 #[test]
 fn a_request_left_to_a_polling_thread_is_taken() {
     check(None, || join_all(&Arc::default(), 1, |session| session.poll(1)));
@@ -135,8 +135,9 @@ impl Session {
     }
 }
 
-/// Catches a rest that a polling thread leaves while it stops to poll, while another one takes it
-/// and finds the combiner's lock held, or while a thread queues a request and finds it held.
+/// Catches a rest that a polling thread leaves while it stops polling. Another polling thread may
+/// take the rest and find the combiner's lock held, or a thread that queues a request may find it
+/// held.
 #[test]
 fn the_rest_of_a_polling_thread_is_taken() {
     let left = || {
@@ -199,8 +200,8 @@ impl Session {
     }
 }
 
-/// Catches a request that is stranded between a combiner that hands over and the thread that
-/// takes over: that thread comes before the combiner has released its lock, or sleeps.
+/// Catches a request that is stranded between a combiner that hands over and the next combiner. The
+/// next combiner comes before the lock is released, or sleeps.
 #[test]
 fn a_queue_that_is_handed_over_is_combined() {
     check(Some(2), || {

@@ -60,9 +60,9 @@ impl HostHandle {
     /// rights of its own, give each key a domain of its own ([`Grant`](crate::Grant)).
     ///
     /// Over TCP and RDMA the host enforces part and rights. A local client that maps the memory
-    /// gets a descriptor of the *whole* memory, for writing if one export of its domain allows it
-    /// to write. This crate keeps a well-behaved client to the exported part. Export a
-    /// [`Memory`] of its own where a local client is not trusted.
+    /// gets a descriptor of the *whole* memory. The descriptor is for writing if one export of the
+    /// client's domain allows writing. This crate keeps a well-behaved client to the exported part.
+    /// Export a [`Memory`] of its own where a local client is not trusted.
     ///
     /// # Errors
     /// - [`HostError::Verbs`] if the part is not inside the memory, or the device has no room.

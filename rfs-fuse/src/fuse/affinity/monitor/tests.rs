@@ -15,7 +15,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
-        let (shared, world) = (Arc::new(Shared::default()), Fake::default());
+        let (shared, world) = (Arc::new(AffinityState::default()), Fake::default());
         let session_threads: Vec<_> = [1, 2].map(|tid| Arc::new(ThreadStats::new(pid(tid)))).into();
         shared.session_threads.lock().extend(session_threads.iter().cloned());
         world.0.lock().cores.insert(CALLER, 3);

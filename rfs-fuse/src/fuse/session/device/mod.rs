@@ -1,19 +1,19 @@
 //! Requests over `/dev/fuse`, from the end of the negotiation on.
 //!
 //! The loop begins after INIT, which the kernel sends once per mount. So a process can continue the
-//! mount of a dead one: [`resent`] has the kernel send again the requests that the dead process had
-//! taken. Requests and answers are those of a ring (`wire`, `slot`). Answers go to the device of
-//! their request.
+//! mount of a dead one: [`resent_requests`] has the kernel send again the requests that the dead
+//! process had taken. Requests and answers are those of a ring (`wire`, `slot`). Answers go to the
+//! device of their request.
 //!
-//! A mount that outlives its process has a kept state, and devices that another process has open,
-//! too: the kernel ends the requests of a device when its last descriptor is closed.
+//! A mount that outlives its process has a kept state. Another process has its devices open, too,
+//! because the kernel ends the requests of a device when its last descriptor is closed.
 //!
 //! # Concurrency
 //! One thread per device. Any thread answers. No locks.
 
 mod buffer;
 mod request;
-mod resent;
+mod resent_requests;
 
 use std::{
     io,
@@ -25,7 +25,7 @@ use std::{
 use rfs_client::{KeptState, RequestScope, announce_receive_buffer};
 use rustix::io::Errno;
 
-pub use self::resent::Resent;
+pub use self::resent_requests::ResentRequest;
 use self::{
     buffer::ReceiveBuffer,
     request::{Arrived, Parsed, is_refused},
@@ -51,7 +51,7 @@ pub struct DeviceSession {
     /// Longest write of the kernel in bytes.
     pub max_write: usize,
     /// Requests that were read from the first device already.
-    pub resent: Vec<Resent>,
+    pub resent: Vec<ResentRequest>,
     /// The only user, beside root, whose requests are served. `None` if the kernel decides alone.
     pub only_user: Option<u32>,
     /// Gets the requests reported.

@@ -61,8 +61,8 @@ impl Iterator for Forgets<'_> {
     }
 }
 
-/// Returns true for a request that the kernel may make without a user of its own: reads and writes
-/// of open files, and the work that follows a close.
+/// Returns true for a request that the kernel may make without a user of its own. These are reads
+/// and writes of open files, and the work that follows a close.
 fn may_have_no_user(code: u32) -> bool {
     matches!(
         code,

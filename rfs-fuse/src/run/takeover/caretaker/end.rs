@@ -6,12 +6,12 @@
 use std::{io, path::Path};
 
 use super::message::HeldMount;
-use crate::mount::{Mounted, end_by_force};
+use crate::mount::{ActiveMount, end_by_force};
 use rfs_client::DetachParams;
 
 /// Ends the connection with the kernel, unmounts, and detaches the mount from its server.
 pub(super) fn end_mount(mount: &HeldMount) -> io::Result<()> {
-    let Some(mounted) = Mounted::named(&mount.path, mount.device.clone(), &mount.maker) else {
+    let Some(mounted) = ActiveMount::named(&mount.path, mount.device.clone(), &mount.maker) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     if let Some(control) = mounted.control_path() {

@@ -11,13 +11,13 @@
 //! # Concurrency
 //! The caretaker has one thread, and one for each check of a program. No locks.
 
-mod dead;
 mod end;
 mod link;
 mod message;
 mod process;
 mod program;
 mod upgrade;
+mod zombie;
 
 pub(in crate::run) use self::{
     link::{Kept, Link},

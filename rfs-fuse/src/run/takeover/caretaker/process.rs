@@ -29,11 +29,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::{
     STARTED,
-    dead::threads_only_wait,
     end::end_mount,
     message::{HeldMount, Message, receive, send},
     program::ProgramFile,
     upgrade::{accept, answer, listen},
+    zombie::threads_only_wait,
 };
 
 /// Time that a program which has closed its connection may take to end: it may still unmount.
@@ -389,8 +389,8 @@ fn forward(child: &Child, signal: i32) {
 }
 
 /// Waits for the end of a program that has closed its connection. A thread of a dead program may
-/// wait in the kernel for a request that only the next program answers, and keeps the process from
-/// ending until then.
+/// wait in the kernel for a request that only the next program answers. Until then the thread keeps
+/// the process from ending.
 fn wait(child: &mut Child) -> io::Result<Death> {
     let begin = Instant::now();
     loop {

@@ -153,8 +153,8 @@ fn tmpfile(parent: u64) -> Request<'static> {
     Request::Tmpfile { parent, perm: 0o666, umask: 0o22, uid: 5, gid: 6 }
 }
 
-/// Detects a file that shows before it has a name, that stays unlinked after it, or that gets a
-/// name after it has lost its last one.
+/// Detects a file that shows before it has a name, or stays unlinked although it has a name. Also
+/// detects a file that gets a name after it has lost its last name.
 #[test]
 fn a_file_without_a_name_gets_its_first_name() {
     let fixture = fixture(16, 8);

@@ -1,4 +1,4 @@
-//! Sessions that take all the log room that they can get: their state in the log is bounded, the
+//! Sessions that take all the log room that they can get. Their state in the log is bounded, the
 //! log can always be rewritten, and other sessions go on.
 
 use rfs_proto::{LockClass, LockKind, LockRange};

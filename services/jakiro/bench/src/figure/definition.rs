@@ -1,8 +1,8 @@
 //! The points of each figure.
 //!
-//! A figure is a list of loads for each system. The x axis is the number of client threads
-//! (Fig. 4), percentiles (Fig. 5), the share of gets (Fig. 6, 9 and 10), or the length of values
-//! (Fig. 7 and 8).
+//! A figure is a list of loads for each system. The x axis is the number of client threads (Fig. 4)
+//! or percentiles (Fig. 5). In Fig. 6, 9 and 10 it is the share of gets, and in Fig. 7 and 8 the
+//! length of values.
 //!
 //! # Concurrency
 //! Plain values.
@@ -50,7 +50,7 @@ pub(crate) struct Point {
     pub(crate) fetched_value: usize,
 }
 
-/// Returns the fetch size that has room for a value of this length: the reply has one byte more, is
+/// Returns the fetch size that has room for a value of this length. The reply has one byte more, is
 /// padded to 8 bytes, and has 24 bytes of framing.
 pub(crate) fn fetch_size_for(value: usize) -> usize {
     24 + (value + 1).next_multiple_of(8)

@@ -62,8 +62,8 @@ impl Sample {
         self.latencies.mean() / 1000.0
     }
 
-    /// Returns the READs per fetched reply that did not come too early: one, and one more for a
-    /// reply behind the fetch size. 0 if no reply was fetched.
+    /// Returns the READs per fetched reply that did not come too early. A reply takes one READ, and
+    /// one more if it is longer than the fetch size. The result is 0 if no reply was fetched.
     pub(crate) fn reads_per_reply(&self) -> f64 {
         self.fetches.reads as f64 / self.fetches.replies.max(1) as f64
     }

@@ -2,7 +2,7 @@
 //!
 //! The store is the real one: each call is encoded, executed and its reply measured in bytes. Time
 //! is that of a network of queues with the constants of a modelled card. The modelled device of
-//! rdmabox has no card at the side of the host, so it cannot show the limit of a server that sends
+//! rdmabox has no card at the side of the host. So it cannot show the limit of a server that sends
 //! replies. Here each machine has a card, and the cards of a host's clients share its card.
 //!
 //! # Concurrency

@@ -27,8 +27,8 @@ impl Limits {
         Limits { memory, max_value: MAX_VALUE }
     }
 
-    /// Returns the memory that a partition needs for values of this length: two of the longest
-    /// items, because an append holds the old and the new one.
+    /// Returns the memory that a partition needs for values of this length. It has room for two of
+    /// the longest items, because an append holds the old and the new item.
     pub fn least_memory(max_value: usize) -> u64 {
         2 * blocks_of(MAX_KEY + max_value) as u64 * (BLOCK as u64 + BUCKET)
     }

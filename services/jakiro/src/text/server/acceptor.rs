@@ -10,7 +10,7 @@ use rustix::{
     net::{SendFlags, SocketFlags},
 };
 
-use super::{mailbox::Mailbox, shared::Shared};
+use super::{mailbox::Mailbox, server_state::ServerState};
 
 /// Pause after an error of accept, for example if there are no descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -19,7 +19,7 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 pub(super) struct Acceptor {
     pub(super) listener: Arc<TcpListener>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ServerState>,
     pub(super) mailboxes: Vec<Arc<Mailbox>>,
 }
 

@@ -12,7 +12,7 @@ use super::{
     connection::{Connection, Gone},
     connections::Connections,
     room::SMALL,
-    shared::Shared,
+    server_state::ServerState,
 };
 use crate::text::{
     moment::Moment,
@@ -145,7 +145,7 @@ impl Batch {
     pub(super) fn exchange(
         &mut self,
         connections: &mut Connections,
-        shared: &Shared,
+        shared: &ServerState,
         settled: &mut Vec<Settled>,
     ) {
         let now = Moment::now(&shared.store);
@@ -196,7 +196,7 @@ impl Batch {
         connections: &mut Connections,
         ready: Ready,
         place: usize,
-        shared: &Shared,
+        shared: &ServerState,
     ) -> Result<Option<Stop>, Gone> {
         let (mut parser, mut used, mut stop) = (ready.parser, ready.used, Some(ready.stop));
         if ready.left > 0 {

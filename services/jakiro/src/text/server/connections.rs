@@ -15,7 +15,7 @@ use rustix::{
 };
 use slab::Slab;
 
-use super::{connection::Connection, mailbox::Mailbox, shared::Shared};
+use super::{connection::Connection, mailbox::Mailbox, server_state::ServerState};
 
 /// The events of the mailbox. Connections have smaller numbers.
 pub(super) const BELL: u64 = u64::MAX;
@@ -24,11 +24,11 @@ pub(super) const BELL: u64 = u64::MAX;
 pub(super) struct Connections {
     epoll: OwnedFd,
     slab: Slab<Connection>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 impl Connections {
-    pub(super) fn new(mailbox: &Mailbox, shared: Arc<Shared>) -> io::Result<Connections> {
+    pub(super) fn new(mailbox: &Mailbox, shared: Arc<ServerState>) -> io::Result<Connections> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, mailbox, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Connections { epoll, slab: Slab::new(), shared })

@@ -12,7 +12,7 @@ mod connection;
 mod connections;
 mod mailbox;
 mod room;
-mod shared;
+mod server_state;
 mod worker;
 
 #[cfg(test)]
@@ -25,7 +25,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use self::{acceptor::Acceptor, mailbox::Mailbox, shared::Shared, worker::Worker};
+use self::{acceptor::Acceptor, mailbox::Mailbox, server_state::ServerState, worker::Worker};
 use crate::store::Store;
 
 /// How a text server listens.
@@ -64,7 +64,7 @@ pub enum TextServerError {
 #[derive(Debug)]
 pub struct TextServer {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     listener: Arc<TcpListener>,
     mailboxes: Vec<Arc<Mailbox>>,
     threads: Vec<JoinHandle<()>>,
@@ -116,7 +116,7 @@ impl TextServer {
         }
         let listener = Arc::new(TcpListener::bind(&*all).map_err(failed)?);
         let bound = listener.local_addr().map_err(failed)?;
-        let shared = Arc::new(Shared::new(store, options.workers, options.max_connections));
+        let shared = Arc::new(ServerState::new(store, options.workers, options.max_connections));
         let mut server = TextServer {
             address: bound,
             shared: Arc::clone(&shared),

@@ -1,9 +1,9 @@
 //! A thread that serves connections.
 //!
 //! The worker waits for events of its connections, reads from all that have input, exchanges their
-//! commands for answers at once, and sends the answers. It never waits for a single client: answers
-//! that a client does not take stay with its connection, and the worker reads nothing further from
-//! it until they are gone.
+//! commands for answers at once, and sends the answers. It never waits for a single client. Answers
+//! that a client does not take stay with its connection. Until they are gone, the worker reads
+//! nothing further from the connection.
 //!
 //! # Concurrency
 //! One thread. Its mailbox wakes it for new connections and for the end of the server.
@@ -16,7 +16,7 @@ use super::{
     batch::{Batch, Settled},
     connections::{BELL, Connections},
     mailbox::Mailbox,
-    shared::Shared,
+    server_state::ServerState,
 };
 use crate::text::plan::Stop;
 
@@ -24,7 +24,7 @@ use crate::text::plan::Stop;
 const MAX_EVENTS: usize = 256;
 
 pub(super) struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     mailbox: Arc<Mailbox>,
     connections: Connections,
     batch: Batch,
@@ -34,7 +34,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, mailbox: Arc<Mailbox>) -> io::Result<Worker> {
+    pub(super) fn new(shared: Arc<ServerState>, mailbox: Arc<Mailbox>) -> io::Result<Worker> {
         let connections = Connections::new(&mailbox, Arc::clone(&shared))?;
         Ok(Worker {
             shared,

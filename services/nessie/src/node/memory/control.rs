@@ -1,7 +1,7 @@
 //! The control block: the first 4 KiB of a node's memory.
 //!
 //! It begins with the geometry, which peers compare with their own, and a random number of the
-//! process. A word with a bit for each node that is given up follows, and then the process numbers
+//! process. A word follows with a bit for each node that is given up. Then come the process numbers
 //! of all nodes that this node has met. Peers change the latter two by CAS.
 
 use crate::{

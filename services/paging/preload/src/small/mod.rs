@@ -4,8 +4,8 @@
 //! neither `malloc` nor `free` touches a page of the arena.
 //!
 //! Allocations that libc and the loader make for themselves stay with libc, because threads of the
-//! pager read them: lists of loaded libraries, thread-local storage, and the like. The address of
-//! the caller tells them from those of the program (module `callers`).
+//! pager read them. Examples are lists of loaded libraries, and thread-local storage. The address
+//! of the caller tells them from those of the program (module `callers`).
 //!
 //! # Concurrency
 //! One lock guards the bookkeeping. It is taken after that of `state`, and its holder waits for no

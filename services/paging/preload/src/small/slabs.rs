@@ -1,7 +1,7 @@
 //! Blocks of an arena. A slab of 1 MiB has blocks of one class.
 //!
 //! Invariant: a block is allocated, or in the list of free blocks of its class, or behind the last
-//! block of its slab that was used.
+//! used block of its slab.
 //!
 //! # Concurrency
 //! Plain values. The module above has a lock around them.

@@ -16,13 +16,13 @@ use self::core_watch::CoreWatch;
 use super::Events;
 use crate::{
     kernel::{cores, uffd::Uffd},
-    logic::follow::{Follow, Sample, Step},
+    logic::core_sharing::{CoreSharing, Sample, Step},
 };
 
 /// Has the fault thread follow the thread that faults to its core.
 #[derive(Debug)]
 pub(super) struct Placement {
-    follow: Follow,
+    follow: CoreSharing,
     reader: StatReader,
     /// The cores at the start.
     cores: CpuSet,
@@ -36,7 +36,7 @@ impl Placement {
     pub(super) fn new(uffd: &Uffd, events: &Events) -> Option<Placement> {
         let cores = cores::probe().ok()?;
         let watch = CoreWatch::start(cores, uffd, events).ok()?;
-        let (follow, reader) = (Follow::default(), StatReader::default());
+        let (follow, reader) = (CoreSharing::default(), StatReader::default());
         Some(Placement { follow, reader, cores, watch, begin: Instant::now() })
     }
 

@@ -1,8 +1,8 @@
 //! Random orders of stores, write-outs, discards, losses and repairs, beside plain values.
 //!
-//! Between two losses without a repair, a group may have slots that no page needs any more: of
-//! discarded pages, and of pages that became zero. New parity pages must not depend on them, and
-//! old parity pages still do.
+//! Between two losses without a repair, a group may have slots that no page needs any more. They
+//! are slots of discarded pages, and of pages that became zero. New parity pages must not depend on
+//! them, and old parity pages still do.
 //!
 //! # Concurrency
 //! The test takes the place of the fault thread.
@@ -149,8 +149,8 @@ impl Beside {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
-    /// Catches parity pages that depend on the old bytes of a discarded page, slots that are given
-    /// back while parity pages need them, and chunks that stay lent.
+    /// Catches parity pages that depend on the old bytes of a discarded page. Also catches slots
+    /// that are given back while parity pages need them, and chunks that stay lent.
     #[test]
     fn discards_and_losses_leave_all_other_pages(
         shape in 0..SHAPES.len(),

@@ -7,13 +7,13 @@
 //! The socket has a thread of its own, which sleeps between questions. It reads atomics only.
 
 mod folder;
-mod published;
+mod status_socket;
 
 use std::{fs, path::Path, time::Duration};
 
-pub(crate) use published::{Published, program};
 use rfs_status::control::{AskError, STATUS, ask};
 use serde::{Deserialize, Serialize};
+pub(crate) use status_socket::{StatusSocket, program};
 
 use crate::engine::stats::PagerStats;
 

@@ -1,7 +1,7 @@
 //! Bandwidth over links of a limited rate (the paper's Figure 6, and linear growth in IV-C).
 //!
-//! Each store is a host of a simulated network, and its link has a limited rate, so that the links
-//! set the bandwidth, and not the memory of this machine.
+//! Each store is a host of a simulated network, and its link has a limited rate. So the links set
+//! the bandwidth, and not the memory of this machine.
 //!
 //! # Concurrency
 //! One thread measures.

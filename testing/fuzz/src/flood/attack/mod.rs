@@ -31,7 +31,7 @@ use super::{
     members,
     target::{Flood, GRACE},
 };
-use crate::{drive::MOST_GROWTH, usage::Usage};
+use crate::{driver::MOST_GROWTH, usage::Usage};
 use attack_run::{AttackRun, Steps};
 pub use kind::{ATTACKS, Attack};
 

@@ -100,7 +100,7 @@ impl State {
 
     /// Copies from file to file, or within a file.
     ///
-    /// If another mount has changed sizes, the count may be smaller: the kernel bounds a copy by
+    /// If another mount has changed sizes, the count may be smaller. The kernel bounds a copy by
     /// the size that it knows, the server by the size that it finds.
     pub(super) fn copy(
         &mut self,

@@ -5,7 +5,7 @@
 //! acts on the result of the walk. No I/O, no locks, no clock.
 
 mod data;
-mod earlier;
+mod earlier_names;
 mod locks;
 mod names;
 
@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, fmt, rc::Rc};
 
 use libc::{EBADF, ENOENT};
 
-pub(crate) use self::earlier::{Earlier, Walk};
+pub(crate) use self::earlier_names::{EarlierName, Walk};
 use super::operation::{Attr, LOCKED, Lock, Op, Outcome, Path, Runs};
 
 /// Number of an object: of the operation that made it, so that the order of operations does not
@@ -54,7 +54,7 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<(Id, &'static str), Id>,
     pub(crate) handles: BTreeMap<Handle, Open>,
     /// Names that mounts may still use as they were. Empty between rounds.
-    pub(crate) earlier: Vec<Earlier>,
+    pub(crate) earlier: Vec<EarlierName>,
 }
 
 /// The end of a path: its directory, its last component, and the object that the walk found
@@ -236,9 +236,9 @@ impl State {
         Ok(())
     }
 
-    /// Does the last step of an operation. The answer is the one that the file system has to give;
-    /// if several answers are right, it is the answer of the file system wherever that is one of
-    /// them.
+    /// Does the last step of an operation. Returns the answer that the file system has to give. If
+    /// several answers are right and the file system's answer (`act.seen`) is among them, returns
+    /// `act.seen`.
     pub(crate) fn perform(&mut self, act: Act<'_>, found: Resolved) -> Outcome {
         if let Some(error) = found.failed {
             return Outcome::Failed(error);

@@ -18,7 +18,7 @@ use crate::text::TextOptions;
 
 const KEYS: [&str; 5] = ["a", "b", "key", "other-key", COUNTER];
 /// The key of `incr` and `decr`. Whether memcached fills a shorter number up with spaces depends on
-/// its threads, so its values are compared without spaces, and nothing is put behind them.
+/// its threads. So its values are compared without spaces, and the tests append nothing to them.
 const COUNTER: &str = "n";
 
 trait Wire: Read + Write {}

@@ -1,16 +1,16 @@
 //! PUT: stores a value.
 //!
-//! A PUT stores its entry in this node's data table, and refers a slot to it: the slot that has the
-//! key, or an empty one. Then it clears the slots of lower rank that have the key. Two equal
-//! readings of all slots prove that the key is nowhere else, and the entry becomes valid. So at
-//! most one valid entry of a key is referred to, and it has the current value.
+//! A PUT stores its entry in this node's data table. It refers a slot to the entry: the slot that
+//! has the key, or an empty slot. Then it clears the slots of lower rank that have the key. Two
+//! equal readings of all slots prove that the key is nowhere else, and the entry becomes valid. So
+//! at most one valid entry of a key is referred to, and it has the current value.
 //!
 //! A PUT never clears its own slot without an entry of the key at a higher rank. So an entry that
 //! it has replaced leaves no gap in which the key seems absent.
 //!
 //! A PUT reads its own slot after those of lower rank. So an entry that it clears was there while
-//! its own was above. In the other order another PUT may replace the own entry, and a MIGRATE may
-//! carry that valid entry down to the slot that the first PUT then clears.
+//! its own was above. In the other order another PUT may replace the own entry. A MIGRATE may then
+//! carry that valid entry down, to a slot that the first PUT clears.
 
 mod repair;
 mod room;

@@ -1,9 +1,8 @@
 //! Finishes or undoes a PUT that could not end in time.
 //!
 //! A PUT that fails after its first CAS may leave an entry that is not valid, at which readers of
-//! the key wait. [`Leftover`] holds the state that such a PUT leaves, and [`Repair`] goes on with
-//! the PUT: it makes the entry valid, unless another client has replaced it. The outcome stays
-//! unknown.
+//! the key wait. [`Leftover`] holds the state that such a PUT leaves. [`Repair`] goes on with the
+//! PUT: it makes the entry valid, unless another client has replaced it. The outcome stays unknown.
 
 use smallvec::SmallVec;
 
