@@ -23,7 +23,7 @@ const RECORDS: u64 = 256;
 /// Length of an index entry in bytes: the offset of the record, and its length.
 const ENTRY: u64 = 16;
 /// Length limit of a record, in bytes.
-const LONGEST: u64 = 100;
+const MAX_RECORD: u64 = 100;
 
 struct Directory {
     session: Arc<Session>,
@@ -53,7 +53,7 @@ impl Directory {
         let word =
             |at: usize| entry[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
         // Values written by a peer are checked before use.
-        let (offset, len) = (word(0), word(8).min(LONGEST));
+        let (offset, len) = (word(0), word(8).min(MAX_RECORD));
         let record = self.read(offset, len).await?;
         String::from_utf8(record).map_err(|_| RequestError::Invalid("a record that is no text".into()))
     }

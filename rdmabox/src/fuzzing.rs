@@ -6,12 +6,12 @@
 //!
 //! [`Intruder`] is a client that has a key and attacks its host.
 
+mod intruder;
+
+pub use self::intruder::{Intruder, RawStream, call_frame, read_frame, write_frame};
 #[cfg(feature = "ibverbs")]
 pub use crate::provider::ibverbs::fuzz::{endpoint, endpoint_seeds};
 pub use crate::{
     rpc::fuzz::{call_header, call_header_seeds, call_slots, call_slots_seeds},
-    session::{
-        fuzz::{answer, answer_seeds, preamble, preamble_seeds},
-        intruder::{Intruder, RawStream, call_frame, read_frame, write_frame},
-    },
+    session::fuzz::{answer, answer_seeds, preamble, preamble_seeds},
 };

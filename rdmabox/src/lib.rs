@@ -87,6 +87,9 @@
 //! | `rdmabox-accept` | a host | one for each address |
 //! | `rdmabox-session` | a host | one for each client |
 //! | `rdmabox-rpc-N` | a host | execute calls; their number is an option |
+//! | `rdmabox-resolver` | the process | one for each look-up of a host's name, until the system's resolver answers |
+//! | `rdmabox-lost` | the process | from [`memory::survive`] on: reports that a page of shared memory is lost |
+//! | `rdmabox-restrict` | the process | for a moment: opens shared memory so that no holder can shorten it |
 //!
 //! # Errors, panics, the end
 //!

@@ -1,4 +1,6 @@
 //! In steady state an operation allocates nothing on the thread that makes it.
+//!
+//! Own program: its allocator counts, and a program has one global allocator.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

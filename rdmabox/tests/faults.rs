@@ -2,6 +2,8 @@
 //! is present, a failed write may be present, and no resource leaks.
 //!
 //! RDMABOX_FAULT_SEED=N repeats one seed. RDMABOX_FAULT_SEEDS=COUNT runs COUNT random seeds.
+//!
+//! Own program: it counts the descriptors and threads of its process.
 
 use std::{
     fs,

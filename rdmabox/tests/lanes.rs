@@ -1,5 +1,7 @@
 //! Tests that a failed queue pair fails only its own requests, and is replaced while others go
 //! on.
+//!
+//! Own program: it counts the descriptors of its process.
 
 use std::{
     sync::{

@@ -1,6 +1,7 @@
 //! Tests that a request allocates nothing in a provider: not in the post, the poll, or the engine
-//! of the other side. A separate test program, because the allocator counts for the whole
-//! process.
+//! of the other side.
+//!
+//! Own program: its allocator counts the allocations of the whole process.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

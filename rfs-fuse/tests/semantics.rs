@@ -1,5 +1,7 @@
 //! Checks that every statement of docs/semantics has a footnote, and that the tests of each
 //! footnote exist.
+//!
+//! Own program: it reads documents, which are checked so without a build of the mount tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

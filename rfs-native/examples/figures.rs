@@ -229,22 +229,22 @@ fn lend() -> Outcome<()> {
 }
 
 /// A child process that lends memory.
-struct Lender {
+struct HostProcess {
     process: Child,
     address: rdmabox::Address,
 }
 
-impl Lender {
-    fn start() -> Outcome<Lender> {
+impl HostProcess {
+    fn start() -> Outcome<HostProcess> {
         let mut command = Command::new(std::env::current_exe()?);
         let mut process = command.arg("lend").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(process.stdout.take().ok_or("no output")?).read_line(&mut line)?;
-        Ok(Lender { process, address: line.trim().parse()? })
+        Ok(HostProcess { process, address: line.trim().parse()? })
     }
 }
 
-impl Drop for Lender {
+impl Drop for HostProcess {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         let _ = self.process.wait();
@@ -253,8 +253,8 @@ impl Drop for Lender {
 
 /// Compares large reads and writes of a file with those of a bare session.
 fn tcp_large(file: &rfs_native::File) -> Outcome<()> {
-    let lender = Lender::start()?;
-    let session = Session::builder().connect(&lender.address)?;
+    let host = HostProcess::start()?;
+    let session = Session::builder().connect(&host.address)?;
     let memory = MemoryServer::locate(&session)?;
     let [mut a, mut b] = [vec![1; LARGE], vec![1; LARGE]];
     let (count, at) = ((Clock::Elapsed, 300, FILE / LARGE as u64), |block: u64| block * LARGE as u64);

@@ -50,7 +50,7 @@ class Programs:
         self.name, self.protocol = found[1], int(found[2])
 
 
-class Lender:
+class ServerProcess:
     """A server or a store in a scratch directory."""
 
     def __init__(self, programs, scratch, name, options):
@@ -85,7 +85,7 @@ class Lender:
         self.process.wait()
 
 
-class Server(Lender):
+class Server(ServerProcess):
     """A server of files."""
 
     def __init__(self, programs, scratch, options):
@@ -276,13 +276,13 @@ def use_store(server, store, client, scratch):
     """A server of one version has a store of the other one."""
     key = os.path.join(scratch, "pool.key")
     subprocess.check_output([server.server, "--new-key", "pool", "--key-file", key])
-    lender = Lender(store, scratch, "store", ["--store", "--pool-key", key])
-    taken = ["--store-at", lender.tcp(), "--pool-key", key, "--stripe-unit", "64k"]
+    pool_store = ServerProcess(store, scratch, "store", ["--store", "--pool-key", key])
+    taken = ["--store-at", pool_store.tcp(), "--pool-key", key, "--stripe-unit", "64k"]
     files = Server(server, scratch, taken)
     mount = Mount(client, files, "tcp")
     use(mount, "files", client.protocol > 18 and server.protocol > 18)
     mount.end()
-    for process in [files, lender]:
+    for process in [files, pool_store]:
         process.end(signal.SIGTERM)
 
 

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Maximum number of buffers in one call, as IOV_MAX.
-const MOST_BUFFERS: usize = 1024;
+const MAX_BUFFERS: usize = 1024;
 
 /// A shared lock, for rfs_lock().
 pub const RFS_LOCK_SHARED: i32 = 0;
@@ -77,7 +77,7 @@ unsafe fn buffers<B>(
     count: usize,
     convert: impl Fn(&iovec) -> Result<B, Failure>,
 ) -> Result<Vec<B>, Failure> {
-    if count > MOST_BUFFERS {
+    if count > MAX_BUFFERS {
         return Err(Failure::new(libc::EINVAL, "more than 1024 buffers"));
     }
     if count == 0 {

@@ -1,4 +1,6 @@
 //! The header is the one that cbindgen makes of the sources. RFS_UPDATE=1 writes it anew.
+//!
+//! Own program: the crate has no other, so it is linked once.
 
 use std::{fs, path::Path};
 

@@ -5,8 +5,8 @@
 //! own. So calls that change the table check the process first.
 //!
 //! # Concurrency
-//! Any thread. The gate is held for reading while an offset is taken over, and for writing while
-//! another process begins. A thread takes the gate before the lock of a position, or tries only.
+//! Any thread. The fork lock is held for reading while an offset is taken over, and for writing
+//! while another process begins. A thread takes it before the lock of a position, or tries only.
 
 use std::{
     ffi::c_int,
@@ -42,7 +42,7 @@ const END_LIMIT: u32 = 2000;
 pub(crate) struct State {
     pub(crate) table: Table<Description>,
     pub(crate) mounts: KnownMounts,
-    gate: RwLock<()>,
+    fork_lock: RwLock<()>,
 }
 
 /// The state, once a file of a mount was opened. It is never freed.
@@ -106,8 +106,8 @@ pub(crate) fn own_state() -> Option<&'static State> {
     if let Some(state) = state() {
         return Some(state);
     }
-    let (table, mounts, gate) = (Table::new(), KnownMounts::default(), RwLock::new(()));
-    let new = Box::into_raw(Box::new(State { table, mounts, gate }));
+    let (table, mounts, fork_lock) = (Table::new(), KnownMounts::default(), RwLock::new(()));
+    let new = Box::into_raw(Box::new(State { table, mounts, fork_lock }));
     if STATE.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: no other thread has seen the box.
         drop(unsafe { Box::from_raw(new) });
@@ -133,11 +133,11 @@ pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
 }
 
 /// Returns true if offsets may be taken over, while the guard lives.
-pub(crate) fn pass_gate() -> Option<RwLockReadGuard<'static, ()>> {
+pub(crate) fn try_fork_lock() -> Option<RwLockReadGuard<'static, ()>> {
     if OFFSETS_STAY.load(Ordering::Relaxed) || !is_owner() {
         return None;
     }
-    state()?.gate.try_read()
+    state()?.fork_lock.try_read()
 }
 
 /// Returns the site and the inode of a descriptor, if it is of a mount of rfs-fuse.
@@ -222,12 +222,12 @@ pub(crate) fn turn_off() {
     }
 }
 
-/// Holds the gate and gives all offsets back, while another process begins.
+/// Holds the fork lock and gives all offsets back, while another process begins.
 pub(crate) fn begin_process() -> Option<RwLockWriteGuard<'static, ()>> {
     let state = state().filter(|_| is_owner())?;
-    let gate = state.gate.write();
+    let fork_lock = state.fork_lock.write();
     give_offsets_back();
-    Some(gate)
+    Some(fork_lock)
 }
 
 /// Makes a child of `fork` the owner of a new state. Closes its copies of session descriptors.

@@ -26,7 +26,7 @@ const REPORT_FD: i32 = 1000;
 static REPORT: AtomicI32 = AtomicI32::new(-1);
 
 thread_local! {
-    /// The gate while this thread is in `fork`.
+    /// The fork lock while this thread is in `fork`.
     static FORKING: Cell<Option<ManuallyDrop<RwLockWriteGuard<'static, ()>>>> = const { Cell::new(None) };
 }
 
@@ -81,7 +81,8 @@ extern "C" fn after_fork_in_parent() {
     drop(FORKING.take().map(ManuallyDrop::into_inner));
 }
 
-/// Starts the child with a state of its own. The gate of the parent belongs to the parent's state.
+/// Starts the child with a state of its own. The fork lock of the parent belongs to the parent's
+/// state.
 extern "C" fn after_fork_in_child() {
     FORKING.set(None);
     process::begin_child();

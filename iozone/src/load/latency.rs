@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{Error, Result, sample::Latency};
 
 /// Maximum recorded latency. Longer latencies count as this one.
-const LONGEST: Duration = Duration::from_secs(100);
+const MAX_LATENCY: Duration = Duration::from_secs(100);
 
 /// Latencies of requests, with three significant digits.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Done {
 impl Times {
     /// Returns an empty record.
     pub fn new() -> Result<Self> {
-        let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
+        let longest = u64::try_from(MAX_LATENCY.as_nanos()).unwrap_or(u64::MAX);
         let made = Histogram::new_with_bounds(1, longest, 3);
         made.map(Self).map_err(|err| Error::Usage(format!("times of requests: {err}")))
     }

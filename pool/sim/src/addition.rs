@@ -1,7 +1,7 @@
 //! Bytes that move when stores are added. No I/O, no locks, no clock.
 
 use crate::{
-    model::{MOST_PIECES, ModelError},
+    model::{MAX_PIECES, ModelError},
     placement::{File, Placement, Space, imbalance},
 };
 
@@ -41,7 +41,7 @@ pub fn tenth(
     let added = (stores / 10).max(1);
     let all = stores.checked_add(added).ok_or_else(too_large)?;
     let pieces = len.div_ceil(unit).checked_mul(files as u64 * 4);
-    pieces.filter(|pieces| *pieces <= MOST_PIECES).ok_or_else(too_large)?;
+    pieces.filter(|pieces| *pieces <= MAX_PIECES).ok_or_else(too_large)?;
     let bytes = len.next_multiple_of(unit).checked_mul(files as u64 * 2).ok_or_else(too_large)?;
     bytes.checked_mul(u64::from(all)).ok_or_else(too_large)?;
     let create = |space: &mut Space| -> Result<Vec<File>, ModelError> {

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Most pieces of all files together. Each takes two bytes of memory.
-pub const MOST_PIECES: u64 = 1 << 27;
+pub const MAX_PIECES: u64 = 1 << 27;
 
 /// The rates of the machines.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,7 +86,7 @@ pub enum ModelError {
     },
     /// The files have more pieces than the memory of the simulator is for.
     #[error(
-        "the files of {clients} clients with {file} bytes each have too many pieces: {MOST_PIECES} at most"
+        "the files of {clients} clients with {file} bytes each have too many pieces: {MAX_PIECES} at most"
     )]
     TooLarge {
         /// Number of clients.
@@ -121,7 +121,7 @@ impl Model {
             return Err(ModelError::ShortFile { file: shape.file, request: requests.bytes });
         }
         match shape.file.div_ceil(shape.unit).checked_mul(shape.clients as u64) {
-            Some(..=MOST_PIECES) => Ok(()),
+            Some(..=MAX_PIECES) => Ok(()),
             _ => Err(ModelError::TooLarge { clients: shape.clients, file: shape.file }),
         }
     }

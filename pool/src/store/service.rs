@@ -36,7 +36,7 @@ pub(super) struct Lending {
     incarnation: Incarnation,
     capacity: u64,
     pool_key: Option<KeyId>,
-    ender: OnceLock<SessionTerminator>,
+    terminator: OnceLock<SessionTerminator>,
     orders: Mutex<Option<Orders>>,
     state: Mutex<State>,
 }
@@ -63,15 +63,15 @@ impl Lending {
             incarnation: options.incarnation,
             capacity: options.capacity,
             pool_key: options.pool_key.as_ref().map(|key| key.id),
-            ender: OnceLock::new(),
+            terminator: OnceLock::new(),
             orders: Mutex::new(Some(orders)),
             state: Mutex::default(),
         }
     }
 
-    pub(super) fn begin(&self, ender: SessionTerminator) {
+    pub(super) fn begin(&self, terminator: SessionTerminator) {
         // Called once.
-        let _ = self.ender.set(ender);
+        let _ = self.terminator.set(terminator);
     }
 
     pub(super) fn lend(&self, chunks: Chunks) {
@@ -247,10 +247,10 @@ impl Lending {
 
     /// Ends sessions. Replies that wait for their end are given in `disconnected`.
     fn end(&self, sessions: &[u64], reason: &str) {
-        let Some(ender) = self.ender.get() else { return };
+        let Some(terminator) = self.terminator.get() else { return };
         for session in sessions {
             // False: the session is ending already.
-            ender.end(*session, reason);
+            terminator.end(*session, reason);
         }
     }
 }

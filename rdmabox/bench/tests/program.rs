@@ -1,5 +1,7 @@
 //! Tests of the program as a process: its counts, its output files, its error messages, and that no
 //! sockets or processes remain after it ends.
+//!
+//! Own program: the crate has no other, so it is linked once.
 
 use std::{
     fs,

@@ -7,7 +7,7 @@
 //! passes when that direction has taken room, or waits no more.
 //!
 //! # Concurrency
-//! No I/O, no locks, no clock. The runtime's gate protects it.
+//! No I/O, no locks, no clock. The runtime's admission lock protects it.
 
 /// The turns of two directions, 0 and 1.
 #[derive(Clone, Copy, Debug, Default)]

@@ -14,14 +14,14 @@ mod plan;
 
 use std::{fmt, str::FromStr};
 
-pub(crate) use open_lanes::{LEAST_SHARE, OpenLanes};
+pub(crate) use open_lanes::{MIN_SHARE, OpenLanes};
 pub(crate) use overlap::ranges_overlap;
 pub(crate) use overlap::{InFlight, InFlightHandle};
 pub(crate) use plan::{Item, Plan, PlanLimits, PlannedWr, part_addresses, plan};
 
 /// Default limit of a merged work request in bytes. At this length the cost of a work request is
-/// small against the cost of its data. A block of the pre-registered pool can still hold it, and
-/// the default window still keeps all of the four queue pairs busy.
+/// small against the cost of its data. A block of the preMR pool can still hold it, and the default
+/// window still keeps all of the four queue pairs busy.
 pub(crate) const DEFAULT_MAX_MERGE: u64 = 1 << 20;
 
 /// How requests that wait together are combined.

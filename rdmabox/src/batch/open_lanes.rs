@@ -10,7 +10,7 @@
 /// Work requests that are worth a doorbell and a completion of their own. The requests of a list
 /// end together, and release their part of the window together. So with long lists a small window
 /// is empty for much of the time.
-pub(crate) const LEAST_SHARE: usize = 4;
+pub(crate) const MIN_SHARE: usize = 4;
 
 /// The lanes that can take work requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,20 +30,20 @@ impl OpenLanes {
 
     /// Returns true if a batch of `batch` work requests has two shares or more.
     pub(crate) fn is_worth_spreading(batch: usize) -> bool {
-        batch >= 2 * LEAST_SHARE
+        batch >= 2 * MIN_SHARE
     }
 
     /// Returns the number of work requests, of a batch of `batch`, that a lane takes which has
     /// `own` outstanding ones.
     ///
     /// The share fills the lane to the level that all lanes have in the end, and has at least
-    /// [`LEAST_SHARE`] work requests. So there are no more shares than lanes.
+    /// [`MIN_SHARE`] work requests. So there are no more shares than lanes.
     pub(crate) fn share(&self, batch: usize, own: usize) -> usize {
         if !OpenLanes::is_worth_spreading(batch) {
             return batch;
         }
         let level = (self.outstanding + batch).div_ceil(self.count.max(1));
-        level.saturating_sub(own).clamp(LEAST_SHARE, batch)
+        level.saturating_sub(own).clamp(MIN_SHARE, batch)
     }
 }
 
@@ -96,14 +96,14 @@ mod tests {
             let shares = spread(batch, &mut vec![0; lanes], 0);
             prop_assert_eq!(shares.iter().sum::<usize>(), batch);
             prop_assert!(shares.len() <= lanes, "{:?}", shares);
-            prop_assert!(shares.len() > 1 || batch < 2 * LEAST_SHARE || lanes == 1, "{:?}", shares);
+            prop_assert!(shares.len() > 1 || batch < 2 * MIN_SHARE || lanes == 1, "{:?}", shares);
             // All but the last one are equal, up to the rounding of the level.
             let (last, equal) = shares.split_last().unwrap();
             let differ = equal.iter().max().unwrap_or(&0) - equal.iter().min().unwrap_or(&0);
             prop_assert!(differ <= 1, "{:?}", shares);
-            prop_assert!(equal.iter().all(|share| *share >= LEAST_SHARE), "{:?}", shares);
-            prop_assert!(equal.is_empty() || last + lanes >= LEAST_SHARE, "{:?}", shares);
-            prop_assert!(*last < 2 * LEAST_SHARE || equal.first().is_none_or(|first| last <= first));
+            prop_assert!(equal.iter().all(|share| *share >= MIN_SHARE), "{:?}", shares);
+            prop_assert!(equal.is_empty() || last + lanes >= MIN_SHARE, "{:?}", shares);
+            prop_assert!(*last < 2 * MIN_SHARE || equal.first().is_none_or(|first| last <= first));
         }
 
         /// Catches more doorbells than lanes, and a lane that gets more than the others have.
@@ -119,7 +119,7 @@ mod tests {
             prop_assert!(shares.len() <= lanes.len(), "one doorbell for each lane: {:?}", shares);
             let level = (before.iter().sum::<usize>() + batch).div_ceil(before.len());
             for (before, after) in before.iter().zip(&lanes) {
-                prop_assert!(*after <= level.max(before + 2 * LEAST_SHARE), "{:?}", shares);
+                prop_assert!(*after <= level.max(before + 2 * MIN_SHARE), "{:?}", shares);
             }
         }
     }

@@ -22,7 +22,7 @@ pub(crate) struct Item {
     pub(crate) len: u64,
     /// Number of local ranges. Each takes an element if the request is not staged.
     pub(crate) sges: u32,
-    /// Whether the data may be copied through the pre-registered pool; false for registered memory.
+    /// Whether the data may be copied through a preMR; false for registered memory.
     pub(crate) stageable: bool,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct PlannedWr {
     pub(crate) len: u64,
     /// Requests of this work request in ascending remote order, as a range of [`Plan::members`].
     pub(crate) members: Range<u32>,
-    /// True if the data is copied through the pre-registered pool.
+    /// True if the data is copied through a preMR.
     pub(crate) staged: bool,
     /// Number of elements: one if staged, otherwise the sum over the members.
     pub(crate) sges: u32,

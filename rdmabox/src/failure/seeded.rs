@@ -13,19 +13,14 @@ compile_error!("seeded faults are for tests: there is no release build with them
 /// Marks the place of a mistake, in one line.
 ///
 /// `seeded!("name")` is true if the mistake is on. `seeded!("name", wrong, right)` is the value
-/// `wrong` if it is on, and `right` otherwise. `seeded!("name" => statement)` runs the statement if
-/// it is on.
+/// `wrong` if it is on, and `right` otherwise. A test of `testing/seeded-faults` checks that the
+/// list has each name, and that each name of the list has a place.
 macro_rules! seeded {
     ($fault:literal) => {
         $crate::failure::seeded::is_on($fault)
     };
     ($fault:literal, $wrong:expr, $right:expr) => {
         if $crate::failure::seeded::is_on($fault) { $wrong } else { $right }
-    };
-    ($fault:literal => $wrong:expr) => {
-        if $crate::failure::seeded::is_on($fault) {
-            $wrong;
-        }
     };
 }
 

@@ -7,23 +7,23 @@
 //! # Concurrency
 //! Any thread may use a mapping. Each submodule documents its own locks.
 
-mod available;
 mod error;
 mod first_writes;
+mod hidden;
 mod io_vec;
 mod landlock;
 mod memory;
+mod memory_bound;
 mod page;
 mod reserve;
 mod sigbus;
-mod vault;
 
-pub use self::available::{MemoryBound, available_memory};
 pub use self::error::MemoryError;
+pub(crate) use self::hidden::Hidden;
 pub(crate) use self::io_vec::IoVec;
 pub use self::memory::Memory;
 pub(crate) use self::memory::copy;
 #[cfg(feature = "ibverbs")]
 pub(crate) use self::memory::pages::Pin;
+pub use self::memory_bound::{MemoryBound, available_memory};
 pub use self::sigbus::{is_lost, survive};
-pub(crate) use self::vault::Hidden;

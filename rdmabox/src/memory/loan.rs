@@ -60,14 +60,14 @@ impl Loan {
         self.writable.then(|| unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })
     }
 
-    /// Copies the bytes to a pre-registered buffer.
+    /// Copies the bytes to a preMR.
     pub(crate) fn stage(&self, buf: &PreMrBuf, at: usize) {
         if let Some(bytes) = self.bytes() {
             buf.write(at, bytes);
         }
     }
 
-    /// Copies bytes from a pre-registered buffer into an exclusive loan.
+    /// Copies bytes from a preMR into an exclusive loan.
     pub(crate) fn unstage(&mut self, buf: &PreMrBuf, at: usize) {
         if let Some(out) = self.bytes_mut() {
             buf.read(at, out);
@@ -188,9 +188,9 @@ impl<B> std::fmt::Debug for Lent<B> {
 }
 
 /// Lends parts of a buffer that a [`Lent`] owns.
-pub(super) struct Lender<'a>(&'a LoanCount);
+pub(super) struct LoanIssuer<'a>(&'a LoanCount);
 
-impl Lender<'_> {
+impl LoanIssuer<'_> {
     /// Lends bytes that a request sends.
     pub(super) fn lend(&self, bytes: &[u8]) -> Loan {
         Loan::new(self.0, bytes.as_ptr().cast_mut(), bytes.len(), false)
@@ -233,13 +233,14 @@ impl<B> Lent<B> {
         self.count.outstanding() == 0
     }
 
-    /// Returns the buffer and its lender. No loan may be outstanding. The caller lends only memory
-    /// that stays valid and in place until the buffer is dropped, also if the buffer moves.
-    pub(super) fn parts(&mut self) -> (Option<&mut B>, Lender<'_>) {
+    /// Returns the buffer and the issuer of its loans. No loan may be outstanding. The caller lends
+    /// only memory that stays valid and in place until the buffer is dropped, also if the buffer
+    /// moves.
+    pub(super) fn parts(&mut self) -> (Option<&mut B>, LoanIssuer<'_>) {
         assert!(self.is_back(), "the buffer is already on loan");
         // SAFETY: a buffer that is present is initialized.
         let buf = self.buf.as_mut().map(|buf| unsafe { buf.assume_init_mut() });
-        (buf, Lender(&self.count))
+        (buf, LoanIssuer(&self.count))
     }
 
     /// Blocks until every loan is dropped, then returns the buffer and the counter.

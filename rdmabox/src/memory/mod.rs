@@ -1,4 +1,4 @@
-//! Registered memory: buffers, the pre-registered pool, and the cache of registrations.
+//! Registered memory: buffers, the pool of preMRs, and the cache of registrations.
 //!
 //! The mappings below these objects are in `mapping`: [`Memory`] is one of them.
 

@@ -111,23 +111,23 @@ impl<B: RecvBuf> OwnedOp<B> {
 impl<B: RecvBuf> Lent<Vec<OwnedOp<B>>> {
     /// Lends the steps from `first` on. No other loan may be outstanding.
     pub(crate) fn lend_steps(&mut self, first: usize) -> impl Iterator<Item = (SendOp, Loan)> {
-        let (steps, lender) = self.parts();
+        let (steps, issuer) = self.parts();
         steps.into_iter().flat_map(move |steps| &mut steps[first..]).map(move |step| match step {
             OwnedOp::Write { remote, data } => {
-                (SendOp::Write { remote: *remote, imm: None }, lender.lend(data.bytes()))
+                (SendOp::Write { remote: *remote, imm: None }, issuer.lend(data.bytes()))
             }
             OwnedOp::Read { remote, out } => {
-                (SendOp::Read { remote: *remote }, lender.lend_mut(out.bytes_mut()))
+                (SendOp::Read { remote: *remote }, issuer.lend_mut(out.bytes_mut()))
             }
             OwnedOp::CompareSwap { remote, compare, swap, old } => {
                 let op = SendOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap };
-                (op, lender.lend_word(old))
+                (op, issuer.lend_word(old))
             }
             OwnedOp::FetchAdd { remote, add, old } => {
-                (SendOp::FetchAdd { remote: *remote, add: *add }, lender.lend_word(old))
+                (SendOp::FetchAdd { remote: *remote, add: *add }, issuer.lend_word(old))
             }
             OwnedOp::FetchOp { remote, op, old } => {
-                (SendOp::FetchOp { remote: *remote, op: *op }, lender.lend_word(old))
+                (SendOp::FetchOp { remote: *remote, op: *op }, issuer.lend_word(old))
             }
         })
     }

@@ -1,4 +1,4 @@
-//! The pre-registered pool (preMR): buffers from one memory that is registered once.
+//! The pool of preMRs: buffers from one memory that is registered once.
 //!
 //! [`PreMrPool`] is a buddy allocator over blocks of at least 4 KiB. It allocates its tables when
 //! it is created, so acquiring and releasing a buffer allocate nothing. A few released blocks of
@@ -20,7 +20,7 @@ const MIN_BLOCK: usize = 4096;
 
 /// Number of spare blocks of the smallest size. A size has half as many as the next smaller one,
 /// but at least one.
-const MOST_SPARE: usize = 16;
+const MAX_SPARE: usize = 16;
 
 /// Marks the absence of a block.
 const NONE: u32 = u32::MAX;
@@ -161,7 +161,7 @@ fn order_of(len: usize) -> u8 {
 
 /// Returns the number of spare blocks of an order.
 fn most_spare(order: u8) -> usize {
-    (MOST_SPARE >> order).max(1)
+    (MAX_SPARE >> order).max(1)
 }
 
 /// State of a smallest block within the larger blocks.

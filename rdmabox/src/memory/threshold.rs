@@ -13,9 +13,9 @@ use parse_size::Config;
 /// measurement, so that no device is measured twice.
 static MEASURED: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
-/// Size limit of work requests that use the pre-registered pool (preMR). For longer requests the
-/// runtime registers the caller's memory (dynMR). The text form is `by-provider`, `auto` or a
-/// number of bytes, with an optional suffix: `4096`, `4k` (4096), `1m` (1,048,576), `1g`.
+/// Size limit of work requests that use a preMR. For longer requests the runtime registers the
+/// caller's memory (dynMR). The text form is `by-provider`, `auto` or a number of bytes, with an
+/// optional suffix: `4096`, `4k` (4096), `1m` (1,048,576), `1g`.
 ///
 /// ```
 /// use rdmabox::{PreMrThreshold, Session};

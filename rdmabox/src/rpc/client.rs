@@ -52,7 +52,7 @@ enum Owner {
     /// No waiting thread; the reply will be in mapped memory.
     Parked,
     /// A parked call for which the host was asked to reply by message.
-    Rung,
+    Notified,
     /// A call whose owner polls, waits for or has dropped it.
     Pending(Arc<CallState>),
 }

@@ -4,7 +4,7 @@
 //! Each target runs on one thread.
 
 use super::{
-    fetch::{HostSlots, Kind as AnswerKind, RingAction},
+    fetch::{HostSlots, Kind as AnswerKind, NotificationAction},
     message::{CALL_SLOTS, HEADER, Header, Kind, MAX_CALL},
 };
 use crate::{provider::soft::SoftDevice, verbs::Device};
@@ -24,7 +24,8 @@ pub fn call_header(bytes: &[u8]) {
 
 /// Returns headers of correct peers.
 pub fn call_header_seeds() -> Vec<Vec<u8>> {
-    let kinds = [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory, Kind::Rejected];
+    let kinds =
+        [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Notification, Kind::InMemory, Kind::Rejected];
     let header = |kind| Header { slot: CALL_SLOTS - 1, kind, number: 5 };
     kinds.into_iter().map(|kind| header(kind).encode().to_vec()).collect()
 }
@@ -32,7 +33,7 @@ pub fn call_header_seeds() -> Vec<Vec<u8>> {
 /// Steps of [`call_slots`]: an action byte, a slot byte, and arguments.
 const WRITE: u8 = 0;
 const TAKE: u8 = 1;
-const RING: u8 = 2;
+const NOTIFICATION: u8 = 2;
 const ANSWER: u8 = 3;
 const PUT_OFF: u8 = 4;
 
@@ -57,10 +58,11 @@ pub fn call_slots(mut bytes: &[u8]) {
                 continue;
             }
             TAKE => slots.take(slot, &mut request) == Ok(true),
-            RING => {
+            NOTIFICATION => {
                 let Some((number, rest)) = rest.split_first_chunk() else { return };
                 bytes = rest;
-                slots.ring(slot, u32::from_le_bytes(*number), &mut request) == Ok(RingAction::Take)
+                slots.handle_notification(slot, u32::from_le_bytes(*number), &mut request)
+                    == Ok(NotificationAction::Take)
             }
             ANSWER => {
                 let kinds = [AnswerKind::Plain, AnswerKind::Unanswered, AnswerKind::Rejected];
@@ -87,12 +89,12 @@ pub fn call_slots_seeds() -> Vec<Vec<u8>> {
         let record = HostSlots::request(number, request);
         step(WRITE, slot, &[&[record.len() as u8], &record[..]].concat())
     };
-    let ring = |slot, number: u32| step(RING, slot, &number.to_le_bytes());
+    let notify = |slot, number: u32| step(NOTIFICATION, slot, &number.to_le_bytes());
     let [take, answer, defer] = [TAKE, ANSWER, PUT_OFF].map(|what| step(what, 0, &[]));
     vec![
         [write(0, 1, b"hello"), take.clone(), answer.clone(), write(0, 2, &[7; 64]), take.clone()].concat(),
-        [write(0, 1, &[]), ring(0, 1), answer.clone(), ring(0, 1)].concat(),
-        [write(0, 1, &[9; 200]), take, defer, ring(0, 1), answer].concat(),
-        [write(3, 1, b"a"), write(5, 1, b"b"), ring(5, 1), ring(3, 1)].concat(),
+        [write(0, 1, &[]), notify(0, 1), answer.clone(), notify(0, 1)].concat(),
+        [write(0, 1, &[9; 200]), take, defer, notify(0, 1), answer].concat(),
+        [write(3, 1, b"a"), write(5, 1, b"b"), notify(5, 1), notify(3, 1)].concat(),
     ]
 }

@@ -1,10 +1,10 @@
 //! The answering side of RPC: a few threads serve the calls of all sessions.
 //!
-//! All message queue pairs share one completion queue. One thread at a time polls it, and
-//! executes the calls that it finds ([`PollerHandoff`]). A client that fetches rings if no thread
-//! polls its request memory. The thread that gets the ring then polls that memory
-//! ([`fetch_endpoint`]) until no requests arrive for a while. A [`Handler`] connects this module
-//! to sessions.
+//! All message queue pairs share one completion queue. One thread at a time polls it, and executes
+//! the calls that it finds ([`PollerHandoff`]). A client that fetches notifies the host if no
+//! thread polls its request memory. The thread that gets the notification then polls that memory
+//! ([`fetch_endpoint`]) until no requests arrive for a while. A [`Handler`] connects this module to
+//! sessions.
 //!
 //! # Concurrency
 //! Runs on the threads that [`RpcServer::start`] spawns. `spin` is held by the poller.
@@ -31,7 +31,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 
 pub use self::answer_counts::AnswerCounts;
-pub(crate) use self::deferred_reply::LateReplies;
+pub(crate) use self::deferred_reply::DeferredReplies;
 pub(crate) use self::endpoint::{Endpoint, Handler, Reason};
 use self::poller_handoff::PollerHandoff;
 pub use self::reply::{Answer, CallError, PendingReply, Reply};
@@ -43,7 +43,7 @@ use self::{
 };
 use super::{
     fetch::{HostSlots, PollTime, SessionPoller},
-    message::{CALL_SLOTS, LATE_SLOTS, MAX_CALL, Messages, SEND_ID},
+    message::{CALL_SLOTS, DEFERRED_SLOTS, MAX_CALL, Messages, SEND_ID},
 };
 use crate::{
     polling::Spin,
@@ -109,32 +109,32 @@ impl RpcServer {
     }
 
     /// Serves the calls of `qp`, which is not connected yet. Deferred replies to numbered calls go
-    /// to `late`. Calls whose requests are in `slots` are answered there.
+    /// to `deferred`. Calls whose requests are in `slots` are answered there.
     pub(crate) fn add(
         &self,
         pd: &dyn ProtectionDomain,
         qp: Arc<dyn QueuePair>,
         handler: Arc<dyn Handler>,
-        late: Arc<LateReplies>,
+        deferred: Arc<DeferredReplies>,
         slots: Option<Arc<HostSlots>>,
     ) -> Result<(), VerbsError> {
         let messages = Messages::new(pd, qp, CALL_SLOTS)?;
-        self.insert(Role::Calls, messages, handler, late, slots);
+        self.insert(Role::Calls, messages, handler, deferred, slots);
         Ok(())
     }
 
     /// Serves the queue pair for a session's deferred replies, which is not connected yet. The
-    /// caller calls [`LateReplies::begin`] when it is.
-    pub(crate) fn add_late(
+    /// caller calls [`DeferredReplies::begin`] when it is.
+    pub(crate) fn add_deferred(
         &self,
         pd: &dyn ProtectionDomain,
         qp: Arc<dyn QueuePair>,
         handler: Arc<dyn Handler>,
-        late: Arc<LateReplies>,
+        deferred: Arc<DeferredReplies>,
     ) -> Result<(), VerbsError> {
-        let messages = Messages::new(pd, qp, LATE_SLOTS)?;
-        let messages = self.insert(Role::LateReplies, messages, handler, Arc::clone(&late), None);
-        late.set_messages(messages);
+        let messages = Messages::new(pd, qp, DEFERRED_SLOTS)?;
+        let messages = self.insert(Role::DeferredReplies, messages, handler, Arc::clone(&deferred), None);
+        deferred.set_messages(messages);
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl RpcServer {
         role: Role,
         messages: Messages,
         handler: Arc<dyn Handler>,
-        late: Arc<LateReplies>,
+        deferred: Arc<DeferredReplies>,
         slots: Option<Arc<HostSlots>>,
     ) -> Arc<Messages> {
         let number = messages.qp.qp_num();
@@ -153,7 +153,7 @@ impl RpcServer {
             role,
             messages: Arc::clone(&messages),
             handler,
-            late,
+            deferred,
             fetched,
             over: AtomicBool::new(false),
             answers: Arc::clone(&self.shared.answers),
@@ -167,7 +167,7 @@ impl RpcServer {
         let gone = self.shared.endpoints.write().remove(&qp_num);
         if let Some(endpoint) = gone {
             endpoint.over.store(true, Ordering::Release);
-            endpoint.late.end();
+            endpoint.deferred.end();
             endpoint.messages.qp.to_error();
         }
     }
@@ -208,7 +208,7 @@ fn handle(shared: &Shared, wc: &WorkCompletion, worker: &mut WorkerState) {
     }
     let handled = match endpoint.role {
         Role::Calls => endpoint.answer(wc, worker),
-        Role::LateReplies => endpoint.acknowledge_reply(wc).map(|()| FollowUp::Nothing),
+        Role::DeferredReplies => endpoint.acknowledge_reply(wc).map(|()| FollowUp::Nothing),
     };
     match handled {
         Ok(FollowUp::Nothing) => {}

@@ -56,7 +56,7 @@ pub(crate) struct Lane {
     /// Index of the completion queue that reports its completions.
     pub cq_index: usize,
     depth: usize,
-    /// Send queue entries that are used or reserved. Raised only under the runtime's gate.
+    /// Send queue entries that are used or reserved. Raised only under the admission lock.
     used: AtomicUsize,
     /// Entries that have to be released until no large request is outstanding. A hint.
     large: AtomicUsize,
@@ -112,7 +112,7 @@ impl Lane {
     }
 
     /// Returns the number of requests that may be posted; 0 while the lane is down. The value is
-    /// reliable only under the runtime's gate.
+    /// reliable only under the runtime's admission lock.
     pub(crate) fn room(&self) -> usize {
         if self.is_down() { 0 } else { self.depth.saturating_sub(self.used.load(Ordering::Acquire)) }
     }
@@ -151,7 +151,7 @@ impl Lane {
         self.large.store(self.used.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
 
-    /// Reserves send queue entries. Called under the runtime's gate, within [`room`](Self::room).
+    /// Reserves send queue entries. Called under the admission lock, within [`room`](Self::room).
     pub(crate) fn reserve(&self, count: usize) {
         self.used.fetch_add(count, Ordering::SeqCst);
     }

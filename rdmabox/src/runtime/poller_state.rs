@@ -25,7 +25,7 @@ pub(crate) struct PollerState {
     pub(crate) interruption: Interruption,
     pub(crate) thread: OnceLock<Thread>,
     pub(crate) handle: Mutex<Option<JoinHandle<()>>>,
-    /// True while another thread serves all started requests (`path::busy_poll`).
+    /// True while another thread serves all started requests (`requests::busy_poll`).
     pub(crate) served: Arc<AtomicBool>,
     /// True if the poller goes on, as its polling mode says, while no request is outstanding.
     stands: bool,

@@ -1,15 +1,15 @@
 //! The state of a session's request path, shared by its lanes, waiters and pollers.
 //!
 //! # Concurrency
-//! Any thread may call any method. `path::submit` documents the lock order.
+//! Any thread may call any method. `requests::submit` documents the lock order.
 
 use super::{
+    busy_poll_state::{Backoff, BusyPollState},
     lane::{Finished, Lane},
-    link::Link,
+    lane_link::LaneLink,
+    peer_silence::PeerSilence,
     poller_state::PollerState,
     queue::{Batch, Direction, Gathering, IdleParts, ObjectPool},
-    serve_state::{Backoff, ServeState},
-    silence::Silence,
     trace::Tracer,
     wait::{CqWaiters, MAX_LANES, ShortestTimeout},
 };
@@ -40,7 +40,7 @@ pub(crate) struct RuntimeInit {
     pub cqs: Vec<Arc<dyn CompletionQueue>>,
     /// Lane `i` completes on queue `i % cqs.len()`.
     pub lanes: Vec<Arc<dyn QueuePair>>,
-    pub link: Box<dyn Link>,
+    pub link: Box<dyn LaneLink>,
     pub pool: Arc<PreMrPool>,
     pub pool_mr: MrHandle,
     /// Cache of registrations of buffers outside the pool.
@@ -54,7 +54,7 @@ pub(crate) struct RuntimeInit {
     /// Maximum bytes of a merged work request, and of a list for one of several lanes.
     pub max_merge: u64,
     pub polling: PollingMode,
-    /// True if callers execute requests on mapped memory themselves (`path::mapped_io`).
+    /// True if callers execute requests on mapped memory themselves (`requests::mapped_io`).
     pub direct: bool,
     pub retry: Retry,
     /// True if pollers go on, as the polling mode says, while no request is outstanding.
@@ -62,7 +62,7 @@ pub(crate) struct RuntimeInit {
     /// Time limit of a request.
     pub timeout: Duration,
     /// Time limit of a queue pair replacement.
-    pub mend_timeout: Duration,
+    pub recovery_timeout: Duration,
     /// Reports the steps of requests.
     pub tracer: Option<Arc<Tracer>>,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Runtime {
     /// One poller state per completion queue.
     pub(super) pollers: Vec<Arc<PollerState>>,
     pub(super) stopping: AtomicBool,
-    pub(super) link: Box<dyn Link>,
+    pub(super) link: Box<dyn LaneLink>,
     pub(super) recovering: AtomicBool,
     pub(super) pool: Arc<PreMrPool>,
     pub(super) pool_mr: MrHandle,
@@ -95,14 +95,14 @@ pub(crate) struct Runtime {
     /// Serializes the check and the reservation of lane room and admission window. Without it, both
     /// directions could fail on each other's short-lived reservations, and no completion would
     /// retry them. Also decides which direction may take room while both wait for it.
-    pub(super) gate: Mutex<Turns>,
+    pub(super) admission_lock: Mutex<Turns>,
     pub(super) last_lane: AtomicUsize,
     pub(super) dead: AtomicBool,
     /// The time since the last completion of a request that succeeded.
-    pub(super) silence: Silence,
+    pub(super) silence: PeerSilence,
     pub(super) timeout: Duration,
     pub(super) shortest_timeout: ShortestTimeout,
-    pub(super) mend_timeout: Duration,
+    pub(super) recovery_timeout: Duration,
     /// True if posting executes the request. Combiners then post outside their lock, so that
     /// several threads copy in parallel.
     pub(super) executes_at_post: bool,
@@ -116,14 +116,14 @@ pub(crate) struct Runtime {
     pub(super) queued: AtomicUsize,
     /// True while a thread in [`serve`](Runtime::serve) polls for all started requests.
     pub(super) serving: Arc<AtomicBool>,
-    pub(super) service: ServeState,
+    pub(super) busy_poll: BusyPollState,
     /// True if callers may serve started requests: the mode polls, and has no dedicated poller
     /// threads.
     pub(super) may_be_served: bool,
     /// True if callers execute requests on mapped memory themselves.
     pub(super) direct: bool,
     /// Started requests that stay in the merge queues until their neighbours have come
-    /// (`path::gathering`).
+    /// (`requests::gathering`).
     pub(super) gathering: Gathering,
     pub(super) gather_backoff: Backoff,
     /// The thread that posts requests that were left for too long. Started when first needed.
@@ -180,13 +180,13 @@ impl Runtime {
             writes: Mutex::new(InFlight::new()),
             directions: Default::default(),
             repeating: Default::default(),
-            gate: Mutex::new(Turns::default()),
+            admission_lock: Mutex::new(Turns::default()),
             last_lane: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
-            silence: Silence::new(now()),
+            silence: PeerSilence::new(now()),
             timeout: init.timeout,
             shortest_timeout: ShortestTimeout::new(init.timeout),
-            mend_timeout: init.mend_timeout,
+            recovery_timeout: init.recovery_timeout,
             executes_at_post,
             spreads,
             batch_pool: ObjectPool::default(),
@@ -194,7 +194,7 @@ impl Runtime {
             idle_parts: IdleParts::default(),
             queued: AtomicUsize::new(0),
             serving,
-            service: ServeState::default(),
+            busy_poll: BusyPollState::default(),
             may_be_served: matches!(init.polling, PollingMode::Busy | PollingMode::Adaptive),
             direct: init.direct && executes_at_post,
             gathering: Gathering::default(),

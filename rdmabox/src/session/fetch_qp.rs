@@ -21,7 +21,7 @@ use crate::{
     memory::{self, PreMrPool, RegistrationCache, RegistrationLimits},
     polling::{PollingMode, Retry},
     rpc::{HostSlots, MAX_CALL, OneSided},
-    runtime::{Link, Runtime, RuntimeInit},
+    runtime::{LaneLink, Runtime, RuntimeInit},
     stats::Stats,
     verbs::{Access, CompletionQueue, Device, ProtectionDomain, QueuePair, RemoteAddr, VerbsError},
 };
@@ -79,7 +79,7 @@ impl FetchLane {
             retry: init.polling.1,
             standing_pollers: false,
             timeout: init.timeout,
-            mend_timeout: Duration::ZERO,
+            recovery_timeout: Duration::ZERO,
             tracer: None,
         })))
     }
@@ -109,7 +109,7 @@ impl OneSided for FetchLane {
 #[derive(Debug)]
 struct OneQueuePair(Arc<Stream>);
 
-impl Link for OneQueuePair {
+impl LaneLink for OneQueuePair {
     fn is_gone(&self) -> bool {
         self.0.is_over()
     }

@@ -14,14 +14,12 @@ mod address;
 mod client;
 mod error;
 mod fetch_qp;
-mod handshake;
+pub(crate) mod handshake;
 mod host;
-#[cfg(feature = "fuzzing")]
-pub(crate) mod intruder;
 mod lease;
 mod memory_server;
 mod resolve;
-mod stream;
+pub(crate) mod stream;
 
 pub use self::{
     address::{Address, AddressError, ProviderKind, ProviderKindError},

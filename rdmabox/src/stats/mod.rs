@@ -205,7 +205,7 @@ counters! {
     direct,
     /// Bytes sent inline in their work request.
     inline_bytes,
-    /// Bytes copied through the pre-registered pool.
+    /// Bytes copied through a preMR.
     pre_mr_bytes,
     /// Work requests that were to be copied, but found no free block in the pool: their memory was
     /// registered instead. Buffers of [`Session::buffer`](crate::Session::buffer) occupy the pool,
@@ -245,13 +245,13 @@ counters! {
     calls,
     /// Calls that were started without waiting for the reply.
     calls_started,
-    /// Messages sent for calls: requests, and doorbells for calls by fetching.
+    /// Messages sent for calls: requests, and notifications of calls by fetching.
     call_messages,
     /// Posts of such messages. Messages of several threads may share a post.
     call_doorbells,
     /// Calls whose reply the client fetched from the host's memory.
     calls_fetched,
-    /// Calls by fetching that needed a doorbell, because the host slept or was slow.
+    /// Calls by fetching of which the client notified the host, because it slept or was slow.
     calls_rung,
     /// Fetches of replies: READs including those that came too early, or replies taken from mapped
     /// memory.

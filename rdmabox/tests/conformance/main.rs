@@ -9,6 +9,8 @@
 //! A subject is a function of a [`Config`](fixture::Config) and states the duty of any provider.
 //! Where the traits leave a choice, the InfiniBand specification decides. Only `raw` depends on a
 //! provider's wire format.
+//!
+//! Own program: it uses traits only, so a new provider or device runs it before the runtime.
 
 /// Makes a test of every subject for every configuration.
 macro_rules! conformance {

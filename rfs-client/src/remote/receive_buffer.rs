@@ -16,11 +16,11 @@ use rdmabox::{CallerMr, ProviderKind, Session};
 
 /// Length in bytes from which on a write uses the registration. Shorter ones are mostly
 /// asynchronous, and copied for that.
-const LEAST: usize = 32 << 10;
+const MIN_LEN: usize = 32 << 10;
 
-/// Registrations of a thread, at most. A thread of a ring has several buffers while requests wait
-/// for locks.
-const MOST: usize = 4;
+/// Maximum number of registrations of a thread. A thread of a ring has several buffers while
+/// requests wait for locks.
+const MAX_REGISTRATIONS: usize = 4;
 
 /// A thread's receive buffer.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ pub unsafe fn announce_receive_buffer(start: *mut u8, len: usize) {
 /// Runs `work`, which writes `data` over the session. If `data` is in the thread's receive buffer,
 /// it is neither copied nor registered again.
 pub(super) fn with_registration<R>(session: &Session, data: &[u8], work: impl FnOnce() -> R) -> R {
-    let own = OWN.get().filter(|own| data.len() >= LEAST && own.holds(data));
+    let own = OWN.get().filter(|own| data.len() >= MIN_LEN && own.holds(data));
     // Mapped memory needs no registration.
     let Some(buffer) = own.filter(|_| session.provider() != ProviderKind::Shm) else { return work() };
     let own = REGISTRATIONS.with_borrow_mut(|all| {
@@ -73,7 +73,7 @@ pub(super) fn with_registration<R>(session: &Session, data: &[u8], work: impl Fn
     let Some(mr) = own.or_else(|| buffer.register(session, data.len())) else { return work() };
     let result = session.with_registration(&mr, data, work);
     REGISTRATIONS.with_borrow_mut(|all| {
-        all.truncate(MOST - 1);
+        all.truncate(MAX_REGISTRATIONS - 1);
         all.push_front(mr);
     });
     result

@@ -209,7 +209,7 @@ fn attached_client(
 ) -> Result<Client, ClientError> {
     let Attached { arena, table, sums, session, read_only, confined, memory, .. } = attached;
     if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
-        return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
+        return Err(ClientError::Protocol("a table that is not aligned, or empty"));
     }
     if session == 0 {
         return Err(ClientError::Protocol("a session without a number"));

@@ -1,5 +1,7 @@
 //! Files whose data lies in the server's own memory and in stores, over shared memory and TCP. The
 //! pieces have a block or two, so that most operations cross a boundary.
+//!
+//! Own program: the crate has no other. Its tests without stores are in `src/tests`.
 
 mod drain;
 mod drain_sessions;

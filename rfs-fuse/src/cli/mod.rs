@@ -193,8 +193,8 @@ pub struct Args {
     #[arg(long, hide = true)]
     dirsync: bool,
 
-    /// Show the time of birth in statx(2). Costs a request to the server for the first call for
-    /// each file that asks for it: `stat` does, and every call of programs in Rust
+    /// Show the time of birth in statx(2). The first call for a file that asks for it costs a
+    /// request to the server: `stat` asks, and so does every call of programs in Rust
     #[arg(long, help_heading = "Kernel")]
     births: bool,
 
@@ -225,8 +225,9 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = byte_size::parse, help_heading = "Session")]
     window: Option<u64>,
 
-    /// Whose bytes in flight count: by-provider (all sessions with a card, over RDMA), session or
-    /// device (all sessions of this mount) [default: by-provider]
+    /// Sessions whose bytes in flight share the window. session: each has its own. device: all
+    /// sessions of this mount over one device. by-provider: as device over RDMA, else as session
+    /// [default: by-provider]
     #[arg(long, value_name = "SCOPE", value_parser = parsed::<WindowScope>, help_heading = "Session")]
     window_scope: Option<WindowScope>,
 
@@ -290,7 +291,7 @@ pub struct Args {
     #[arg(long, help_heading = "Session")]
     pub(crate) takeover: bool,
 
-    /// Action once no session can follow the lost session, for example because the server came back
+    /// Action once no session can follow the lost session. An example is a server that came back
     /// without its memory. end: unmount, and end with status 3. remount: unmount, and mount the
     /// server's new export. stay: leave the mount, where every operation fails [default: end, with
     /// --for-swap stay]
@@ -362,7 +363,7 @@ pub struct Args {
     pub no_follow: bool,
 
     /// Receive requests of the kernel over io_uring (Linux 6.14 and newer). auto: if the kernel
-    /// offers it (/sys/module/fuse/parameters/enable_uring is Y). on: always; root enables it for
+    /// offers it (/sys/module/fuse/parameters/enable_uring is Y). on: always. Root enables it for
     /// the whole machine if it is disabled. off: over /dev/fuse. Without a value: on
     #[arg(
         long,
@@ -391,8 +392,8 @@ pub struct Args {
 
     /// Caching in the kernel. auto: names, attributes and file pages, until another mount changes
     /// them. none: nothing, which is fastest for large requests and slow for small ones. writeback:
-    /// also written data, until the file is closed or synced, or some seconds have passed; no other
-    /// mount can use the export
+    /// written data, too, until the file is closed or synced, or some seconds have passed. No other
+    /// mount can use the export then
     #[arg(long, value_parser = cache, value_name = "auto|none|writeback", default_value = "auto", help_heading = "Kernel")]
     cache: Cache,
 

@@ -1,6 +1,7 @@
 //! Threads for requests that may block, so that their caller need not wait.
 //!
-//! The threads start with the first requests, up to [`MOST`]. They end when the mount is dropped.
+//! The threads start with the first requests, up to [`MAX_THREADS`]. They end when the mount is
+//! dropped.
 //!
 //! # Concurrency
 //! Any thread adds. One lock over the queue, which is not held during a request.
@@ -16,7 +17,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 /// Maximum number of threads.
-const MOST: usize = 8;
+const MAX_THREADS: usize = 8;
 
 /// A request.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -56,7 +57,7 @@ impl Workers {
     /// Runs a request on a thread. Returns the request if the system has none.
     pub(crate) fn offer(&self, job: Job) -> Result<(), Job> {
         let mut queue = self.0.queue.lock();
-        let needs_thread = queue.jobs.len() >= queue.idle && queue.threads < MOST;
+        let needs_thread = queue.jobs.len() >= queue.idle && queue.threads < MAX_THREADS;
         if needs_thread {
             let shared = Arc::clone(&self.0);
             match thread::Builder::new().name("rfs-started".into()).spawn(move || shared.run()) {

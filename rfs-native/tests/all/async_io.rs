@@ -76,8 +76,8 @@ fn a_read_of_any_length_ends() {
 
 #[test]
 fn a_panic_of_a_caller_ends_only_its_request() {
-    let lender = Lender::new(64 << 20);
-    let mount = lender.mount(ProviderKind::Tcp);
+    let server = TestServer::new(64 << 20);
+    let mount = server.mount(ProviderKind::Tcp);
     let file = mount.create("f").unwrap();
     file.write_all_at(&[1; 100 << 10], 0).unwrap();
     for _ in 0..20 {
@@ -93,8 +93,8 @@ fn a_panic_of_a_caller_ends_only_its_request() {
 /// all that are started.
 #[test]
 fn the_iterator_of_the_caller_may_wait_or_panic() {
-    let lender = Lender::new(64 << 20);
-    let mount = lender.mount(ProviderKind::Tcp);
+    let server = TestServer::new(64 << 20);
+    let mount = server.mount(ProviderKind::Tcp);
     let file = mount.create("f").unwrap();
     file.write_all_at(&[1; 64 << 10], 0).unwrap();
     let (send, receive) = mpsc::channel();
@@ -115,8 +115,8 @@ fn the_iterator_of_the_caller_may_wait_or_panic() {
 /// Catches a thread that sleeps until another one wakes it for each of its requests.
 #[test]
 fn a_thread_that_waits_polls_for_itself() {
-    let lender = Lender::new(64 << 20);
-    let mount = lender.mount(ProviderKind::Tcp);
+    let server = TestServer::new(64 << 20);
+    let mount = server.mount(ProviderKind::Tcp);
     let file = mount.create("f").unwrap();
     file.write_all_at(&[1; 64 << 10], 0).unwrap();
     let ran_here = || {
@@ -140,8 +140,8 @@ fn a_thread_that_waits_polls_for_itself() {
 #[test]
 fn started_requests_end_with_the_session() {
     for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
-        let lender = Lender::new(16 << 20);
-        let mount = lender.mount_with(provider, |options| options.reconnects = false);
+        let server = TestServer::new(16 << 20);
+        let mount = server.mount_with(provider, |options| options.reconnects = false);
         let file = mount.create("f").unwrap();
         file.write_all_at(&[1; 64 << 10], 0).unwrap();
         mount.disconnect();

@@ -8,8 +8,8 @@ use crate::common::*;
 #[test]
 fn a_cached_path_costs_no_call() {
     for provider in PROVIDERS {
-        let lender = Lender::new(64 << 20);
-        let mount = lender.mount(provider);
+        let server = TestServer::new(64 << 20);
+        let mount = server.mount(provider);
         mount.make_dirs("a/b").unwrap();
         mount.write("a/b/f", "x").unwrap();
         mount.stat("a/b/f").unwrap();
@@ -31,8 +31,8 @@ fn a_cached_path_costs_no_call() {
 
 #[test]
 fn a_cached_stat_over_tcp_costs_no_request_at_all() {
-    let lender = Lender::new(64 << 20);
-    let mount = lender.mount(ProviderKind::Tcp);
+    let server = TestServer::new(64 << 20);
+    let mount = server.mount(ProviderKind::Tcp);
     mount.write("f", "x").unwrap();
     mount.stat("f").unwrap();
     mount.stat("f").unwrap();
@@ -82,8 +82,8 @@ fn a_change_of_the_other_mount_shows_at_once() {
 #[test]
 fn own_changes_show_at_once_beside_lookups() {
     for provider in PROVIDERS {
-        let lender = Lender::new(64 << 20);
-        let mount = lender.mount(provider);
+        let server = TestServer::new(64 << 20);
+        let mount = server.mount(provider);
         std::thread::scope(|scope| {
             let changes = scope.spawn(|| {
                 for round in 0..60 {
@@ -108,9 +108,9 @@ fn own_changes_show_at_once_beside_lookups() {
 fn one_directory_uses_most_of_the_cache() {
     const FILES: usize = 3500;
     for provider in PROVIDERS {
-        let lender = Lender::new(64 << 20);
-        let mount = lender.mount_with(provider, |options| options.cached_names = 4096);
-        lender.mount(ProviderKind::Shm).make_dir("d", 0o755).unwrap();
+        let server = TestServer::new(64 << 20);
+        let mount = server.mount_with(provider, |options| options.cached_names = 4096);
+        server.mount(ProviderKind::Shm).make_dir("d", 0o755).unwrap();
         for at in 0..FILES {
             mount.make_node(format!("d/{at}"), FileKind::Regular, 0o644, 0).unwrap();
         }
@@ -122,8 +122,8 @@ fn one_directory_uses_most_of_the_cache() {
 }
 
 /// Returns the number of requests of a kind that the server has handled.
-fn handled(lender: &Lender, kind: &str) -> u64 {
-    let calls = lender.server.stats().calls;
+fn handled(server: &TestServer, kind: &str) -> u64 {
+    let calls = server.inner.stats().calls;
     calls.iter().find(|(name, _)| name == kind).map(|(_, count)| *count).expect("a kind of request")
 }
 
@@ -131,8 +131,8 @@ fn handled(lender: &Lender, kind: &str) -> u64 {
 fn names_that_only_other_mounts_use_are_returned() {
     const FILES: u32 = 100;
     for (one, two) in [(ProviderKind::Shm, ProviderKind::Tcp), (ProviderKind::Tcp, ProviderKind::Shm)] {
-        let lender = Lender::new(64 << 20);
-        let (here, there) = (lender.mount(one), lender.mount(two));
+        let server = TestServer::new(64 << 20);
+        let (here, there) = (server.mount(one), server.mount(two));
         here.make_dirs("d/below").unwrap();
         for name in ["old", "replaced", "stays"] {
             here.write(format!("d/{name}"), name).unwrap();
@@ -143,21 +143,21 @@ fn names_that_only_other_mounts_use_are_returned() {
         assert_eq!(errno(there.stat("d/absent")), ENOENT);
         let deadline = std::time::Instant::now() + WAIT_LIMIT;
         let mut made = 0;
-        while handled(&lender, "returnnames") == 0 {
+        while handled(&server, "returnnames") == 0 {
             assert!(std::time::Instant::now() < deadline, "after {made} recalls");
             here.write(format!("d/file{made}"), "").unwrap();
             made += 1;
         }
         // Waits for the last recall, which recalls all names.
         here.write("d/last", "").unwrap();
-        let before = handled(&lender, "recalls");
+        let before = handled(&server, "recalls");
         for number in 0..FILES {
             here.write(format!("d/more{number}"), "").unwrap();
         }
         for number in 0..FILES {
             here.remove_file(format!("d/more{number}")).unwrap();
         }
-        assert_eq!(handled(&lender, "recalls") - before, 0, "recalls for {FILES} files");
+        assert_eq!(handled(&server, "recalls") - before, 0, "recalls for {FILES} files");
         // Names that the mount uses again are recalled again.
         here.remove_file("d/old").unwrap();
         here.rename("d/stays", "d/replaced").unwrap();
@@ -176,8 +176,8 @@ fn names_that_only_other_mounts_use_are_returned() {
 #[test]
 fn names_that_are_used_here_stay() {
     for provider in PROVIDERS {
-        let lender = Lender::new(64 << 20);
-        let (here, there) = (lender.mount(ProviderKind::Shm), lender.mount(provider));
+        let server = TestServer::new(64 << 20);
+        let (here, there) = (server.mount(ProviderKind::Shm), server.mount(provider));
         here.make_dir("d", 0o777).unwrap();
         here.write("d/file", "").unwrap();
         let user = there.as_user(Credentials::new(1001, 1001));
@@ -188,20 +188,20 @@ fn names_that_are_used_here_stay() {
                 if number % 8 == 0 { &there } else { &user }.stat("d/file").unwrap();
             }
         }
-        assert_eq!(handled(&lender, "returnnames"), 0);
+        assert_eq!(handled(&server, "returnnames"), 0);
     }
 }
 
 #[test]
 fn a_small_cache_forgets_names_and_inodes() {
-    let lender = Lender::new(64 << 20);
-    let mount = lender.mount_with(ProviderKind::Shm, |options| options.cached_names = 640);
+    let server = TestServer::new(64 << 20);
+    let mount = server.mount_with(ProviderKind::Shm, |options| options.cached_names = 640);
     for at in 0..1500 {
         mount.write(format!("file {at}"), "x").unwrap();
     }
     let usage = mount.usage();
     assert!(usage.names <= 640 && usage.inodes <= 700, "{usage:?}");
-    let uncached = lender.mount_with(ProviderKind::Shm, |options| options.caches = false);
+    let uncached = server.mount_with(ProviderKind::Shm, |options| options.caches = false);
     uncached.stat("file 1").unwrap();
     assert_eq!(uncached.usage().names, 0);
 }

@@ -104,8 +104,8 @@ fn space_is_reserved_freed_and_reported() {
 #[test]
 fn a_full_server_takes_a_part_or_refuses() {
     for provider in PROVIDERS {
-        let lender = Lender::new(16 << 20);
-        let mount = lender.mount(provider);
+        let server = TestServer::new(16 << 20);
+        let mount = server.mount(provider);
         let file = mount.create("f").unwrap();
         let data = pattern(32 << 20);
         let written = file.write_at(&data, 0).unwrap();

@@ -30,12 +30,12 @@ fn users() -> Vec<Credentials> {
 }
 
 fn run(providers: &[ProviderKind], seed: u64, checksum: bool) {
-    let lender = Lender::with(64 << 20, |config| config.checksum = checksum);
+    let server = TestServer::with(64 << 20, |config| config.checksum = checksum);
     let users = users();
     let mounts: Vec<Vec<Mount>> = providers
         .iter()
         .map(|provider| {
-            let mount = lender.mount(*provider);
+            let mount = server.mount(*provider);
             users.iter().map(|user| mount.as_user(user.clone())).collect()
         })
         .collect();

@@ -105,8 +105,8 @@ fn names_are_made_and_removed_once() {
 
 #[test]
 fn a_tree_of_any_depth_is_removed() {
-    let lender = Lender::new(64 << 20);
-    let mount = lender.mount(ProviderKind::Shm);
+    let server = TestServer::new(64 << 20);
+    let mount = server.mount(ProviderKind::Shm);
     let mut dir = mount.root().clone();
     for _ in 0..3000 {
         dir.make_dir("d", 0o755).unwrap();
@@ -157,8 +157,8 @@ fn renames_replace_refuse_and_exchange() {
 #[test]
 fn long_listings_are_complete() {
     for provider in PROVIDERS {
-        let lender = Lender::new(64 << 20);
-        let mount = lender.mount(provider);
+        let server = TestServer::new(64 << 20);
+        let mount = server.mount(provider);
         let names: BTreeSet<String> = (0..1000).map(|at| format!("file {at}")).collect();
         for name in &names {
             mount.write(name, name).unwrap();

@@ -137,9 +137,9 @@ fn opened(user: &Mount) -> File {
 fn a_write_clears_what_another_mount_has_just_set() {
     let pairs = [(ProviderKind::Tcp, true), (ProviderKind::Tcp, false), (ProviderKind::Shm, true)];
     for (provider, caches) in pairs {
-        let lender = Lender::new(64 << 20);
+        let server = TestServer::new(64 << 20);
         let (one, two) =
-            (lender.mount(provider), lender.mount_with(provider, |options| options.caches = caches));
+            (server.mount(provider), server.mount_with(provider, |options| options.caches = caches));
         one.write("f", "x").unwrap();
         one.set_owner("f", Some(USER), Some(USER)).unwrap();
         // Two mounts write, so the server recalls no attributes.

@@ -28,8 +28,8 @@ fn a_view_has_the_bytes_of_the_file() {
 
 #[test]
 fn views_of_mapped_memory_are_in_place() {
-    let lender = Lender::new(64 << 20);
-    let mount = lender.mount(ProviderKind::Shm);
+    let server = TestServer::new(64 << 20);
+    let mount = server.mount(ProviderKind::Shm);
     let file = mount.create("f").unwrap();
     file.write_all_at(&[1; 8192], 0).unwrap();
     let view = file.view(0, 8192).unwrap();
@@ -39,14 +39,14 @@ fn views_of_mapped_memory_are_in_place() {
     drop(view);
     file.set_len(1 << 20).unwrap();
     assert!(!file.view(0, 1 << 20).unwrap().is_in_place(), "it has a hole");
-    let remote = lender.mount(ProviderKind::Tcp);
+    let remote = server.mount(ProviderKind::Tcp);
     assert!(!remote.open("f").unwrap().view(0, 8192).unwrap().is_in_place());
 }
 
 #[test]
 fn a_truncation_waits_for_a_view() {
-    let lender = Lender::new(16 << 20);
-    let (one, two) = (lender.mount(ProviderKind::Shm), lender.mount(ProviderKind::Shm));
+    let server = TestServer::new(16 << 20);
+    let (one, two) = (server.mount(ProviderKind::Shm), server.mount(ProviderKind::Shm));
     let file = one.create("f").unwrap();
     file.write_all_at(&[1; 1 << 20], 0).unwrap();
     let view = file.view(0, 1 << 20).unwrap();

@@ -1,7 +1,7 @@
 //! Wakes the thread of the recall timeout when a recall is queued.
 //!
 //! # Concurrency
-//! Any thread rings the alarm; one thread sleeps.
+//! Any thread sets the alarm off; one thread sleeps.
 
 use std::time::Instant;
 

@@ -20,7 +20,7 @@ use seeded_faults::seeded;
 use queue::{Queue, is_awaited};
 
 /// Upper bound of reply numbers that a session can have seen; no server sends as many replies.
-const MOST_ADOPTED: u64 = u64::MAX / 2;
+const MAX_ADOPTED: u64 = u64::MAX / 2;
 
 /// A recall that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,7 +189,7 @@ impl<A> Queues<A> {
         let queue = self.queues.get_mut(&session).ok_or(Unknown)?;
         queue.is_connected = true;
         // No server sends as many replies.
-        if std::mem::take(&mut queue.adopts) && done <= MOST_ADOPTED {
+        if std::mem::take(&mut queue.adopts) && done <= MAX_ADOPTED {
             queue.number = done;
         }
         if done > queue.number {

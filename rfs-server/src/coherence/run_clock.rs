@@ -2,8 +2,8 @@
 //!
 //! A server that was stopped, or whose machine was suspended, finds every deadline passed and the
 //! messages of its clients unread. So each waiter for a deadline reads this clock at least every
-//! `READING_INTERVAL`, and the clock advances by at most `LONGEST` between two readings. Without a
-//! waiter there are no readings, and no deadline that could come too late.
+//! `READING_INTERVAL`, and the clock advances by at most `MAX_ADVANCE` between two readings.
+//! Without a waiter there are no readings, and no deadline that could come too late.
 //!
 //! # Concurrency
 //! Any thread; one lock, held briefly.
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use seeded_faults::seeded;
 
 /// Maximum advance between two readings.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_ADVANCE: Duration = Duration::from_secs(1);
 /// Interval in which a waiter reads the clock.
 const READING_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -51,7 +51,7 @@ impl RunClock {
 
     fn at(&mut self, now: Instant) -> Instant {
         let passed = now.saturating_duration_since(self.looked);
-        self.time += seeded!(StandstillCounts, passed, passed.min(LONGEST));
+        self.time += seeded!(StandstillCounts, passed, passed.min(MAX_ADVANCE));
         self.looked = now;
         self.time
     }

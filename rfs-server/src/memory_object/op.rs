@@ -47,7 +47,7 @@ pub struct Attributes<'a> {
     pub mtime: i64,
     /// Last change of attributes by the server.
     pub ctime: i64,
-    /// Index of its record in the attribute table.
+    /// Index of its record in the table.
     pub slot: u32,
     /// Version of its extended attributes.
     pub xattr_version: u64,

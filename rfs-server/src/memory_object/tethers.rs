@@ -353,7 +353,7 @@ mod tests {
 
     /// With a lock of a shared open file description, one client could unlock for all.
     #[test]
-    fn a_client_cannot_release_the_mark_of_another() {
+    fn a_client_cannot_release_the_tether_of_another() {
         let directory = tempfile::tempdir().unwrap();
         let (first, _) = Tethers::make(directory.path()).unwrap();
         let [honest, hostile] = [(); 2].map(|()| first.descriptor(None).unwrap());
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_ended_are_removed_while_the_server_runs() {
+    fn tethers_that_ended_are_removed_while_the_server_runs() {
         let directory = tempfile::tempdir().unwrap();
         let (tethers, _) = Tethers::make(directory.path()).unwrap();
         let kept = tethers.descriptor(None).unwrap();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_given_a_mark_is_found_when_the_named_one_has_ended() {
+    fn a_process_that_was_given_a_tether_is_found_when_the_named_one_has_ended() {
         let directory = tempfile::tempdir().unwrap();
         let (first, _) = Tethers::make(directory.path()).unwrap();
         let mut named = Command::new("sleep").arg("1000").spawn().unwrap();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn many_marks_cost_no_descriptors() {
+    fn many_tethers_cost_no_descriptors() {
         let directory = tempfile::tempdir().unwrap();
         let count = || fs::read_dir("/proc/self/fd").unwrap().count();
         let (first, _) = Tethers::make(directory.path()).unwrap();
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn one_process_cannot_hold_marks_without_limit() {
+    fn one_process_cannot_hold_tethers_without_limit() {
         let directory = tempfile::tempdir().unwrap();
         let (tethers, _) = Tethers::make(directory.path()).unwrap();
         let own = connected(getpid().as_raw_nonzero().get());

@@ -1,4 +1,4 @@
-//! The attribute table: publishes each inode's record in memory that clients read one-sidedly.
+//! The table: publishes each inode's record in memory that clients read one-sidedly.
 //!
 //! The table decides nothing about attributes. It reads back only the fields that clients write:
 //! the size and the time of the last write.

@@ -16,7 +16,7 @@ use super::{
     log_compactor::LogCompactor,
     prefault::{Prefault, Prefaulter},
     running_export::{Export, ExportSize, check_bounds, is_memory},
-    stores::{PoolStores, StoresError, start_drainer, start_fencer, start_newcomers, start_watch},
+    stores::{PoolStores, StoresError, start_drainer, start_fencer, start_newcomers, start_watcher},
 };
 use crate::{
     coherence::alarm::Alarm,
@@ -114,7 +114,7 @@ impl BuiltExport {
             )
             .map_err(StartError::Thread)
         };
-        let watch = self.stores.as_ref().map(|stores| start_watch(stores, &self.lent.dispatcher));
+        let watch = self.stores.as_ref().map(|stores| start_watcher(stores, &self.lent.dispatcher));
         let fencer = self.stores.as_ref().map(|_| start_fencer(&self.lent.dispatcher));
         let newcomers = self.stores.as_ref().map(|stores| start_newcomers(stores, &self.lent.dispatcher));
         let drainer = self.stores.as_ref().map(|stores| start_drainer(stores, &self.lent.dispatcher));

@@ -66,7 +66,7 @@ impl ExportConfig {
         checksum::region_len(self.arena_len())
     }
 
-    /// Returns the size of the attribute table in bytes.
+    /// Returns the size of the table in bytes.
     pub fn table_len(&self) -> u64 {
         u64::from(self.inode_count()) * record::LEN as u64
     }

@@ -142,7 +142,7 @@ impl Server {
         let service = Arc::new(service);
         let host = secure_host(host, keys.as_ref(), tls.as_ref());
         let running = host.listen(&config.listen, Arc::<FileService>::clone(&service))?;
-        service.set_ender(running.ender());
+        service.set_terminator(running.ender());
         // Clients use the files from now on.
         store.iter().for_each(ObjectStore::keep);
         new_directories.keep();
@@ -222,9 +222,9 @@ impl Server {
         let names: Vec<&str> = self.exports.iter().map(|export| export.name.as_str()).collect();
         let changed = keys.replace(keys::read(path, &names)?);
         path.clone_into(&mut present.lock());
-        let ender = self.running.ender();
+        let terminator = self.running.ender();
         for session in self.service.sessions_with(&changed) {
-            ender.revoke(session, "session closed: its key was removed or its rights changed");
+            terminator.revoke(session, "session closed: its key was removed or its rights changed");
         }
         Ok(Some(keys.count()))
     }

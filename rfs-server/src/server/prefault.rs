@@ -40,7 +40,7 @@ const MANY: Duration = Duration::from_micros(250);
 const RESTRAINT: u32 = 19;
 
 /// Maximum pause.
-const LONGEST: Duration = Duration::from_millis(200);
+const MAX_PAUSE: Duration = Duration::from_millis(200);
 
 /// Time at which the server allocates memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -155,7 +155,7 @@ fn own_time() -> Duration {
 fn pause(took: Duration, exports: u32, passed: Duration, calls: u64) -> Duration {
     let many = u128::from(calls) * MANY.as_nanos() > passed.as_nanos();
     let restraint = RESTRAINT.saturating_mul(exports);
-    if many { took.saturating_mul(restraint).min(LONGEST) } else { Duration::ZERO }
+    if many { took.saturating_mul(restraint).min(MAX_PAUSE) } else { Duration::ZERO }
 }
 
 #[cfg(test)]
@@ -243,7 +243,7 @@ mod tests {
         let server = called(1 << 40, 0);
         let waits = AtomicU64::new(0);
         populate(&space, &server.stop, &server, |pause| {
-            assert!(!pause.is_zero() && pause <= LONGEST);
+            assert!(!pause.is_zero() && pause <= MAX_PAUSE);
             waits.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!((present(&memory), waits.into_inner()), (3 * STEP - 4096, 3));

@@ -73,7 +73,7 @@ pub struct FileService {
     mounts: Mutex<Mounts>,
     /// The time in which a mount without a connection may reconnect.
     grace: Option<Duration>,
-    /// Rung when a mount has lost its connection.
+    /// Wakes the reaper when a mount has lost its connection.
     reaper_signal: Arc<ReaperSignal>,
     /// Clients of previous servers that may still write to memory.
     previous_clients: Arc<PreviousClients>,
@@ -82,7 +82,7 @@ pub struct FileService {
     /// Whether the server then kills clients that still map memory of a previous server.
     kill: bool,
     /// Ends connections; set once the host listens.
-    ender: OnceLock<SessionTerminator>,
+    terminator: OnceLock<SessionTerminator>,
     /// The clients of sessions, for the status.
     clients: Mutex<ClientTable>,
 }
@@ -92,7 +92,7 @@ impl FileService {
     /// first.
     pub fn new(exports: Vec<ServedExport>, keys: Option<Arc<Keys>>) -> FileService {
         let (sessions, keyed, mounts) = (RwLock::default(), Mutex::default(), Mutex::default());
-        let (grace, reaper_signal, ender) = (None, Arc::default(), OnceLock::new());
+        let (grace, reaper_signal, terminator) = (None, Arc::default(), OnceLock::new());
         let (previous_clients, reconnect_until, kill) = (Arc::default(), run_clock::now(), false);
         FileService {
             exports,
@@ -105,12 +105,12 @@ impl FileService {
             previous_clients,
             reconnect_until,
             kill,
-            ender,
+            terminator,
             clients: Mutex::default(),
         }
     }
 
-    /// Makes the service wait for mounts that lose their connection, and ring `reaper_signal` then.
+    /// Makes the service wait for mounts that lose their connection, and set `reaper_signal` then.
     /// Without this it only waits for mounts of the previous server. Their sessions are kept while
     /// a client still maps memory of a previous server.
     #[must_use]
@@ -134,15 +134,15 @@ impl FileService {
     }
 
     /// Sets the handle that ends connections.
-    pub fn set_ender(&self, ender: SessionTerminator) {
+    pub fn set_terminator(&self, terminator: SessionTerminator) {
         // A host listens once.
-        let _ = self.ender.set(ender);
+        let _ = self.terminator.set(terminator);
     }
 
     /// Ends a connection, if it has not ended by itself.
     fn end_peer(&self, peer: u64, reason: &str) {
-        if let Some(ender) = self.ender.get() {
-            ender.end(peer, reason);
+        if let Some(terminator) = self.terminator.get() {
+            terminator.end(peer, reason);
         }
     }
 

@@ -57,7 +57,7 @@ pub enum Arrival {
     New,
     /// This connection of the mount must end first.
     Ending(u64),
-    /// The mount's old session is about to end; the client asks again later.
+    /// The mount's previous session is about to end; the client asks again later.
     Doomed,
     /// The mount gets its session back.
     Back(Attached),

@@ -109,8 +109,8 @@ impl Sessions {
     }
 
     /// Returns the number of sessions with all of these state bits.
-    fn count(&self, marks: u8) -> u64 {
-        let has = |session: &&Arc<Session>| session.state() & marks == marks;
+    fn count(&self, bits: u8) -> u64 {
+        let has = |session: &&Arc<Session>| session.state() & bits == bits;
         self.stripes.iter().map(|stripe| stripe.0.read().values().filter(has).count() as u64).sum()
     }
 

@@ -84,7 +84,8 @@ pub struct Job {
     pub shape: Shape,
     /// Files of the snapshots.
     pub snapshots: Snapshots,
-    /// Idle mark of the dispatcher at the last snapshot; equal marks mean no change since.
+    /// Requests of the idle dispatcher before the last snapshot. An equal number means no change
+    /// since.
     idle_since: Option<u64>,
     /// The record of the snapshots.
     record: SnapshotRecord,

@@ -2,8 +2,8 @@
 //!
 //! Bottom up: [`alloc`] decides which range is free, and [`bytes`] reads and writes the arena.
 //! [`file_extents`] maps a file to ranges, and [`account`] has the allocator together with the
-//! bytes. [`hold`] keeps released space for a snapshot; [`zeroer`] zeroes it. [`eviction`] chooses
-//! files that go when space runs short. [`lent_memory`] is the memory of stores.
+//! bytes. [`snapshot_hold`] keeps released space for a snapshot; [`zeroer`] zeroes it. [`eviction`]
+//! chooses files that go when space runs short. [`lent_memory`] is the memory of stores.
 //!
 //! # Concurrency
 //! See each module; `account` has the lock.
@@ -13,10 +13,10 @@ pub mod alloc;
 pub mod bytes;
 pub mod eviction;
 pub mod file_extents;
-pub mod hold;
 pub mod lent_memory;
 pub mod nonzero_bitmap;
 pub mod quarantine;
+pub mod snapshot_hold;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod zeroer;

@@ -66,7 +66,7 @@ fn runtime_directory() -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Catches a mount whose socket no one finds.
+    /// Catches a mount whose socket a search does not find.
     #[test]
     fn the_own_path_is_among_those_that_are_looked_for() {
         let own = own_path("0:45");

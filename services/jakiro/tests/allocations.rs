@@ -1,4 +1,6 @@
 //! The store and the executor allocate nothing for a request of a short value.
+//!
+//! Own program: its allocator counts, and a program has one global allocator.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

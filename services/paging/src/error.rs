@@ -102,15 +102,14 @@ impl fmt::Display for PagerEvent {
         match self {
             PagerEvent::ServerLost { address, error, lost_pages, servers_left } => write!(
                 f,
-                "memory server {address} is lost: {error}; {lost_pages} pages are lost with it, and {servers_left} \
-                 servers are left"
+                "lender {address} is lost: {error}; {lost_pages} pages are lost with it, and {servers_left} \
+                 lenders are left"
             ),
-            PagerEvent::NoRoom { resident, budget } => write!(
-                f,
-                "no memory server has room: {resident} pages are in local memory, of a budget of {budget}"
-            ),
+            PagerEvent::NoRoom { resident, budget } => {
+                write!(f, "no lender has room: {resident} pages are in local memory, of a budget of {budget}")
+            }
             PagerEvent::Repaired { chunks } => {
-                write!(f, "all pages have their redundancy again: other memory servers got {chunks} MiB")
+                write!(f, "all pages have their redundancy again: other lenders got {chunks} MiB")
             }
             PagerEvent::PageFailed { address, error } => {
                 write!(f, "the page at {address:#x} is lost: {error}")

@@ -1,4 +1,6 @@
 //! The fault thread shares the core of the one thread that faults.
+//!
+//! Own program: it reads the policies of all fault threads of its process.
 
 mod support;
 

@@ -26,7 +26,7 @@ const SESSION_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Looks between attempts to register.
 const CHECKS_PER_ATTEMPT: u32 = 10;
 
-/// A memory server of RStore, until it is dropped.
+/// A store of RStore, until it is dropped.
 #[derive(Debug)]
 pub struct StoreNode {
     store: Store,
@@ -34,7 +34,7 @@ pub struct StoreNode {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Settings of a memory server.
+/// Settings of a store of RStore.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeOptions {

@@ -27,7 +27,7 @@ const HANG_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of inputs before the first measurement of usage. Lazy initialization is over by then.
 const WARM_UP_INPUTS: u64 = 200;
 /// Allowed growth of memory after the warm-up, in bytes.
-pub const MOST_GROWTH: u64 = 64 << 20;
+pub const MAX_GROWTH: u64 = 64 << 20;
 /// Time for threads and descriptors to be released after the last input.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -62,7 +62,7 @@ pub enum Failure {
         /// The panic message.
         message: String,
     },
-    /// Memory in use grew by this number of bytes, more than `MOST_GROWTH`.
+    /// Memory in use grew by this number of bytes, more than `MAX_GROWTH`.
     #[error("{0} bytes of memory more are in use than after the first inputs")]
     Memory(u64),
     /// Descriptors or threads were not released.
@@ -201,7 +201,7 @@ fn settled(warm: Usage, is_warm: bool) -> Result<u64, Failure> {
         let now = Usage::now().map_err(|e| Failure::Proc(e.to_string()))?;
         let growth = now.memory.saturating_sub(warm.memory);
         let gone = now.descriptors <= warm.descriptors && now.threads <= warm.threads;
-        if !is_warm || (gone && growth <= MOST_GROWTH) {
+        if !is_warm || (gone && growth <= MAX_GROWTH) {
             return Ok(growth);
         }
         if Instant::now() >= give_up {

@@ -1,4 +1,6 @@
 //! Floods and attacks a server that runs in the process of the test.
+//!
+//! Own program: its floods load all processors, which the timeouts of `targets` would feel.
 
 use std::{collections::HashMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 

@@ -1,5 +1,7 @@
 //! Runs the seeds and several hundred inputs of every target, and checks that failures are found
 //! and can be repeated.
+//!
+//! Own program: its runs set the panic hook of the process.
 
 use std::{
     process::{Command, Output},

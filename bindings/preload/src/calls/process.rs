@@ -19,7 +19,7 @@ use crate::{next, process};
 type Args = *const *const c_char;
 
 /// The most messages of one `sendmmsg` (the kernel's UIO_MAXIOV).
-const MOST_MESSAGES: c_uint = 1024;
+const MAX_MESSAGES: c_uint = 1024;
 
 /// Exports functions that run a statement, and then are libc's.
 macro_rules! after {
@@ -47,7 +47,7 @@ after! { process::give_offsets_back() =>
     system(command: *const c_char) -> c_int;
 }
 
-after! { let _gate = process::begin_process() =>
+after! { let _fork_lock = process::begin_process() =>
     posix_spawn(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, args: Args,
         environment: Args
@@ -81,7 +81,7 @@ unsafe fn send(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
 /// As for `sendmmsg` of libc.
 unsafe fn send_several(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     // The kernel reads no more of them, and answers EFAULT for NULL.
-    let read = if messages.is_null() { 0 } else { count.min(MOST_MESSAGES) };
+    let read = if messages.is_null() { 0 } else { count.min(MAX_MESSAGES) };
     if process::state().is_some() {
         for at in 0..read as usize {
             // SAFETY: as the caller promises.

@@ -97,7 +97,7 @@ fn take_over<'d>(
                     Err(reason) => return Taken::Refused(reason),
                 },
             };
-            let Some(_gate) = process::pass_gate() else { return Taken::Kernel };
+            let Some(_fork_lock) = process::try_fork_lock() else { return Taken::Kernel };
             // SAFETY: the descriptor is open, or the call fails.
             let at = unsafe { next::lseek64(fd, 0, libc::SEEK_CUR) };
             let Ok(at) = u64::try_from(at) else { return Taken::Kernel };

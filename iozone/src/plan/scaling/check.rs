@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Required minimum of the rate, relative to the best rate at a smaller load.
-pub const LEAST: f64 = 0.8;
+pub const MIN_RATIO: f64 = 0.8;
 
 /// The point of a curve with the lowest rate relative to the best rate at a smaller load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Verdict {
     pub ratio: f64,
     /// The ratio of the null file system at the same two loads.
     pub null: Option<f64>,
-    /// True if the ratio is at least [`LEAST`].
+    /// True if the ratio is at least [`MIN_RATIO`].
     pub met: bool,
 }
 
@@ -89,7 +89,7 @@ fn worst(curve: &Curve) -> Option<Verdict> {
                 peak: peak.median.rate,
                 ratio: share,
                 null: None,
-                met: share >= LEAST,
+                met: share >= MIN_RATIO,
             });
         }
         if point.median.rate > peak.median.rate {

@@ -3,7 +3,7 @@
 use comfy_table::Cell;
 
 use super::{
-    check::{LEAST, Verdict},
+    check::{MIN_RATIO, Verdict},
     reading::Reading,
     report::Scaling,
     series::Series,
@@ -167,7 +167,7 @@ fn verdicts(verdicts: &[Verdict]) -> String {
         ]);
     }
     format!(
-        "the point of each series that is farthest below what less load gave; {LEAST} is the least\n\n{table}"
+        "the point of each series that is farthest below what less load gave; {MIN_RATIO} is the least\n\n{table}"
     )
 }
 

@@ -24,9 +24,9 @@ use value::{Extent, Reg, Window, as_text};
 /// Distance in bytes between the words of compare-and-swaps: one cache line.
 pub const WORD_STRIDE: u64 = 64;
 /// Default minimum memory of a server, in bytes.
-const LEAST_AREA: u64 = 64 << 20;
+const MIN_AREA: u64 = 64 << 20;
 /// Minimum length of a call, which holds its kind and the length of the reply.
-pub const LEAST_CALL: u64 = 8;
+pub const MIN_CALL: u64 = 8;
 /// Maximum number of operations in an ordered list of the runtime.
 const MAX_LIST: u32 = 64;
 
@@ -170,7 +170,7 @@ impl Load {
 
     /// Returns the total size of this process's buffers, in bytes.
     pub fn buffers(&self) -> u64 {
-        let each = if self.paging.is_some() { paging::MOST_PAGES } else { self.depth };
+        let each = if self.paging.is_some() { paging::MAX_PAGES } else { self.depth };
         self.size.saturating_mul(u64::from(self.threads)).saturating_mul(u64::from(each))
     }
 
@@ -281,7 +281,7 @@ fn lengths(op: OpKind, args: &LoadArgs, depth: u32) -> Result<(u64, Option<u64>)
         if depth > 1 {
             return usage("--depth: a call is made one at a time; give more --threads".into());
         }
-        for (what, bytes, least) in [("--size", size, LEAST_CALL), ("--reply", reply.unwrap_or(0), 1)] {
+        for (what, bytes, least) in [("--size", size, MIN_CALL), ("--reply", reply.unwrap_or(0), 1)] {
             if !(least..=MAX_CALL as u64).contains(&bytes) {
                 return usage(format!("{what}: a call has {least} to {MAX_CALL} bytes"));
             }
@@ -332,8 +332,8 @@ fn area(op: OpKind, args: &LoadArgs, size: u64, depth: u32) -> Result<u64> {
     let outstanding = stride.saturating_mul(u64::from(args.threads)).saturating_mul(u64::from(depth));
     let area = match op {
         OpKind::Cas => WORD_STRIDE * u64::from(args.words),
-        OpKind::Send => LEAST_AREA,
-        _ => args.area.unwrap_or(LEAST_AREA.max(outstanding.saturating_mul(2))),
+        OpKind::Send => MIN_AREA,
+        _ => args.area.unwrap_or(MIN_AREA.max(outstanding.saturating_mul(2))),
     };
     let blocks = area / stride;
     if blocks == 0 {

@@ -8,7 +8,7 @@ use super::Load;
 use crate::{Error, Result};
 
 /// Longest pause of a load in this machine's time: a thread does not end before its pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// A card on whose model the requests run.
 #[derive(Clone, Debug)]
@@ -61,10 +61,10 @@ impl Model {
         for (option, pause) in [("--think", load.think), ("--gap", gap)] {
             let Some(pause) = pause else { continue };
             let here = self.dilated(pause);
-            if here > LONGEST_PAUSE {
+            if here > MAX_PAUSE {
                 let dilation = self.dilation();
                 return Err(Error::usage(format!(
-                    "{option} {pause:?} takes {here:?} of this machine with --dilation {dilation}: at most {LONGEST_PAUSE:?}"
+                    "{option} {pause:?} takes {here:?} of this machine with --dilation {dilation}: at most {MAX_PAUSE:?}"
                 )));
             }
         }

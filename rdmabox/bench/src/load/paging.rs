@@ -14,7 +14,7 @@ pub const PAGE: u64 = trace::PAGE as u64;
 /// Pages of a chunk, which are at one server.
 const CHUNK_PAGES: u64 = 256;
 /// Most pages that a thread moves at a time: two batches of victims, and a block that is read.
-pub const MOST_PAGES: u32 = 160;
+pub const MAX_PAGES: u32 = 160;
 /// Steps of all threads together. A run that is longer repeats them.
 const STEPS: usize = 1 << 15;
 /// Compared runs have the same steps.
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(steps.len(), 5);
         for (thread, steps) in steps.iter().enumerate() {
             assert!(steps.len() >= STEPS / 5 && steps.iter().all(|step| step.thread == thread));
-            assert!(steps.iter().all(|step| step.writes.len() + step.reads.len() <= MOST_PAGES as usize));
+            assert!(steps.iter().all(|step| step.writes.len() + step.reads.len() <= MAX_PAGES as usize));
         }
     }
 

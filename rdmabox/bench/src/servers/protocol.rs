@@ -10,7 +10,7 @@
 
 use rdmabox::{MAX_CALL, RemoteAddr};
 
-use crate::{load::LEAST_CALL, usage::Usage};
+use crate::{load::MIN_CALL, usage::Usage};
 
 const MAGIC: &[u8; 8] = b"rdbench1";
 const WHERE: u8 = 1;
@@ -36,10 +36,10 @@ pub fn ask_usage() -> [u8; 1] {
     [USAGE]
 }
 
-/// Encodes an echo request with a reply of `reply` bytes. `request` has at least [`LEAST_CALL`]
+/// Encodes an echo request with a reply of `reply` bytes. `request` has at least [`MIN_CALL`]
 /// bytes.
 pub fn make_echo(request: &mut [u8], reply: u32) {
-    debug_assert!(request.len() as u64 >= LEAST_CALL);
+    debug_assert!(request.len() as u64 >= MIN_CALL);
     request[0] = ECHO;
     request[4..8].copy_from_slice(&reply.to_le_bytes());
 }

@@ -284,7 +284,7 @@ fn steady_state_allocates_nothing() {
     assert_eq!((out.wrs.capacity(), out.members.capacity(), out.order.capacity()), before);
 }
 
-const ARENA: usize = 512;
+const MEMORY: usize = 512;
 
 fn any_item() -> impl Strategy<Value = Item> {
     // Ranges on a coarse grid make both adjacency and overlap frequent.
@@ -326,14 +326,14 @@ proptest! {
         super::plan(&[item(0, 1), item(1, 1), item(0, 1)], &limits, &mut plan);
         super::plan(&items, &limits, &mut plan);
 
-        let mut in_order = [0u8; ARENA];
+        let mut in_order = [0u8; MEMORY];
         fill(&mut in_order, &items, 0..items.len() as u32);
-        let mut as_planned = [0u8; ARENA];
+        let mut as_planned = [0u8; MEMORY];
         fill(&mut as_planned, &items, plan.members.iter().copied());
         prop_assert_eq!(in_order, as_planned);
 
         plan.oldest_first();
-        let mut oldest_first = [0u8; ARENA];
+        let mut oldest_first = [0u8; MEMORY];
         let order = plan.wrs.iter().flat_map(|wr| plan.members_of(wr)).copied();
         fill(&mut oldest_first, &items, order);
         prop_assert_eq!(in_order, oldest_first);

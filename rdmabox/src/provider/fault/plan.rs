@@ -105,10 +105,10 @@ pub(super) struct Cut {
 }
 
 /// Maximum number of polls by which a completion is late.
-const LATEST: u64 = 40;
+const MAX_DELAY_POLLS: u64 = 40;
 /// Maximum number of bytes before a connection ends: the handshake of a queue pair and some
 /// requests.
-const LONGEST: u64 = 96 << 10;
+const MAX_CUT_BYTES: u64 = 96 << 10;
 
 /// The sequence of decisions of devices. Devices that share a plan continue its sequence, so that
 /// sessions of one client do not all fail at the same point.
@@ -141,7 +141,7 @@ impl Plan {
         match self {
             _ if self.happens(self.faults.lost) => Arrival::Lost,
             _ if self.happens(self.faults.failed) => Arrival::Failed,
-            _ if self.happens(self.faults.late) => Arrival::Late(1 + self.below(LATEST) as u32),
+            _ if self.happens(self.faults.late) => Arrival::Late(1 + self.below(MAX_DELAY_POLLS) as u32),
             _ => Arrival::Now,
         }
     }
@@ -168,7 +168,7 @@ impl Plan {
 
     pub(super) fn cut(&self) -> Option<Cut> {
         let cuts = self.happens(self.faults.cut);
-        cuts.then(|| Cut { after: self.below(LONGEST), incoming: self.below(2) == 0 })
+        cuts.then(|| Cut { after: self.below(MAX_CUT_BYTES), incoming: self.below(2) == 0 })
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
             let always = Plan::new(Faults { seed, late: 1000, short: 1000, cut: 1000, ..Faults::default() });
             for (arrival, posting, refused, cut) in decisions(&always) {
                 assert!(matches!(arrival, Arrival::Late(1..=40)) && matches!(posting, Posting::Part(0..5)));
-                assert!(!refused && cut.is_some_and(|cut| cut.after < LONGEST));
+                assert!(!refused && cut.is_some_and(|cut| cut.after < MAX_CUT_BYTES));
             }
             let half = Plan::new(Faults { seed, lost: 500, ..Faults::default() });
             let lost = (0..1000).filter(|_| half.arrival() == Arrival::Lost).count();

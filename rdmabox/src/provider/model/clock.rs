@@ -27,9 +27,9 @@ pub enum Timing {
 }
 
 /// Shortest sleep in ns of the host. Shorter costs add up first.
-const SHORTEST_SLEEP: i64 = 100_000;
+const MIN_SLEEP_NS: i64 = 100_000;
 /// Largest lateness in ns of the host that a thread makes up for.
-const MOST_LATE: i64 = 5_000_000;
+const MAX_LATE_NS: i64 = 5_000_000;
 
 thread_local! {
     /// Lateness of this thread in ns of the host. Negative: costs that it has not paid yet.
@@ -108,10 +108,10 @@ impl Clock {
         let owed = i64::try_from(shared.saturating_mul(factor)).unwrap_or(i64::MAX);
         let late = LATE.get().saturating_sub(owed);
         LATE.set(late);
-        if late <= -SHORTEST_SLEEP {
+        if late <= -MIN_SLEEP_NS {
             let target = self.host().saturating_sub(late);
             sleep(late.unsigned_abs());
-            LATE.set((self.host() - target).clamp(0, MOST_LATE));
+            LATE.set((self.host() - target).clamp(0, MAX_LATE_NS));
         }
         self.busy.fetch_sub(1, Ordering::Relaxed);
     }
@@ -126,7 +126,7 @@ impl Clock {
     pub(super) fn saw(&self, at: u64, slept: bool) {
         let Some(factor) = self.factor() else { return };
         let event = i64::try_from(at.saturating_mul(factor)).unwrap_or(i64::MAX);
-        let since = (self.host() - event).clamp(0, MOST_LATE);
+        let since = (self.host() - event).clamp(0, MAX_LATE_NS);
         LATE.set(if slept { since } else { LATE.get().min(since) });
     }
 }
@@ -152,7 +152,7 @@ mod tests {
         }
         // The thread's time advances by the costs, and by the time between them.
         assert!(clock.thread_now() - before >= 100_000);
-        assert!(clock.host() >= 100_000 * 100 - SHORTEST_SLEEP);
+        assert!(clock.host() >= 100_000 * 100 - MIN_SLEEP_NS);
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_thread_is_never_before_an_event_that_it_saw() {
         let clock = Clock::new(Timing::Dilated(1), 1);
-        LATE.set(MOST_LATE);
+        LATE.set(MAX_LATE_NS);
         thread::sleep(Duration::from_millis(10));
         let event = clock.now() - 1000;
         clock.saw(event, false);

@@ -14,6 +14,7 @@ mod card;
 mod clock;
 mod cq;
 mod device;
+mod line;
 mod modelled_card;
 mod parameters;
 mod qp;

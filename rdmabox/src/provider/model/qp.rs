@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 
 use super::{
     ModelledCard,
-    card::{CardRequest, Direction, PeerKey, QpKey},
+    card::{CardRequest, Direction, PeerKey},
     cq::ModelCq,
-    send_queue::SendQueue,
+    line::Line,
 };
 use crate::verbs::{
     PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, Rendezvous, SendFlags, SendOp, SendWr,
@@ -26,21 +26,6 @@ use crate::verbs::{
 pub(super) struct ModelQp {
     inner: Arc<dyn QueuePair>,
     line: Arc<Line>,
-}
-
-/// The part of a queue pair that its completion queue needs.
-#[derive(Debug)]
-pub(super) struct Line {
-    card: Arc<ModelledCard>,
-    pub(super) key: QpKey,
-    pub(super) qp_num: u32,
-    pub(super) held: Mutex<SendQueue>,
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        self.card.card().remove_queue_pair(self.key);
-    }
 }
 
 impl ModelQp {

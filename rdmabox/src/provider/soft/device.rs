@@ -46,7 +46,7 @@ impl SoftDevice {
         let shared = DeviceState {
             engine: OnceLock::new(),
             engine_look: Mutex::new(ENGINE_LOOK),
-            // 0 is the wake token of poll sets.
+            // 0 is the event data of the wake descriptor of poll sets.
             next_qp: AtomicU32::new(1),
             tether: OnceLock::new(),
         };

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use crate::{
     error::RequestError,
     polling::{DEFAULT_MAX_RETRY, PollingMode, Retry},
-    rpc::message::{Header, Kind, LATE_SLOTS, MAX_WAITING, Messages, SEND_ID, rejection},
+    rpc::message::{DEFERRED_SLOTS, Header, Kind, MAX_WAITING, Messages, SEND_ID, rejection},
     runtime::{CqWaiters, Notice, Ticket, WaitOutcome},
     stats::Stats,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
@@ -157,7 +157,7 @@ impl WaitingCalls {
     ) -> Result<WaitingCalls, VerbsError> {
         let retry = Retry::Fixed(DEFAULT_MAX_RETRY);
         Ok(WaitingCalls {
-            messages: Messages::new(pd, qp, LATE_SLOTS)?,
+            messages: Messages::new(pd, qp, DEFERRED_SLOTS)?,
             // Waits are long, so a thread sleeps without polling first.
             cq_waiters: CqWaiters::new(CQ_INDEX, cq, PollingMode::EventBatch, retry),
             calls: Mutex::default(),
@@ -240,7 +240,7 @@ impl WaitingCalls {
         let mut result = match header.kind {
             Kind::Plain | Kind::Rejected => Ok(()),
             Kind::Unanswered => Err(RequestError::Unanswered),
-            Kind::Deferred | Kind::Ring | Kind::InMemory => {
+            Kind::Deferred | Kind::Notification | Kind::InMemory => {
                 log::warn!("the peer deferred a reply twice: closing the session");
                 return false;
             }
@@ -277,7 +277,7 @@ impl WaitingCalls {
             notify(&owner, result, stats);
         }
         if let Err(e) = &posted {
-            log::debug!("late replies: {e}");
+            log::debug!("deferred replies: {e}");
         }
         posted.is_ok()
     }

@@ -17,7 +17,8 @@ use crate::{
 };
 
 impl RpcClient {
-    /// Makes a call by fetching. If the answer takes long, rings the host and waits for a message.
+    /// Makes a call by fetching. If the answer takes long, notifies the host and waits for a
+    /// message.
     pub(super) fn call_by_fetch(
         &self,
         fetch: &FetchClient,
@@ -36,10 +37,10 @@ impl RpcClient {
             Ok(Stage::Answered) => Ok(()),
             Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
             Ok(Stage::Rejected) => Err(rejection(reply)),
-            Ok(Stage::Ring { number }) => {
+            Ok(Stage::Notify { number }) => {
                 self.stats.calls_rung.inc();
                 self.lend(slot, reply);
-                self.send_or_fail(Header { slot, kind: Kind::Ring, number }, &[]);
+                self.send_or_fail(Header { slot, kind: Kind::Notification, number }, &[]);
                 return self.take_message(fetch, slot, &ticket, reply, deadline);
             }
             Ok(Stage::Ended) => return self.take_message(fetch, slot, &ticket, reply, deadline),

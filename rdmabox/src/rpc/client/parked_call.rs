@@ -2,12 +2,13 @@
 //! message.
 //!
 //! Threads that make further calls collect the answers. Before a thread blocks on parked calls it
-//! rings the host for each, so that the host answers by message and wakes it. The waiter
-//! registers itself, then scans the slots. The parker records its slot, then checks for waiters.
-//! At least one of them sees the other, so no waiter sleeps over a parked call.
+//! notifies the host of each, so that the host answers by message and wakes it. The waiter
+//! registers itself, then scans the slots. The parker records its slot, then checks for waiters. At
+//! least one of them sees the other, so no waiter sleeps over a parked call.
 //!
-//! A busy host may not poll memory, although it takes messages. If a call has been parked for
-//! half of its timeout, the next call rings for all parked calls and restarts their timeouts.
+//! A busy host may not poll memory, although it takes messages. If a call has been parked for half
+//! of its timeout, the next call notifies the host of all parked calls, and restarts their
+//! timeouts.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: `ParkedCalls::slots`, a call slot, the fetch slot.
@@ -80,9 +81,9 @@ impl RpcClient {
             return;
         }
         match fetch.park(slot, request, &self.stats) {
-            Ok(Stage::Ring { number }) => {
+            Ok(Stage::Notify { number }) => {
                 self.expect_message(slot, &mut self.slots[slot].lock());
-                self.ring(slot, number);
+                self.notify_host(slot, number);
             }
             Ok(_) => {
                 if self.parked.park(slot, || self.started.has_waiters()) {
@@ -96,19 +97,19 @@ impl RpcClient {
         }
     }
 
-    /// Collects the answers to parked calls, unless another thread is collecting. With `rings` it
-    /// examines all parked calls, and rings the host for each unanswered one.
-    pub(super) fn collect_parked(&self, rings: bool) {
-        let Some(fetch) = self.fetch.as_ref().filter(|_| rings || self.parked.count() > 0) else { return };
+    /// Collects the answers to parked calls, unless another thread is collecting. With `notifies`
+    /// it examines all parked calls, and notifies the host of each unanswered one.
+    pub(super) fn collect_parked(&self, notifies: bool) {
+        let Some(fetch) = self.fetch.as_ref().filter(|_| notifies || self.parked.count() > 0) else { return };
         let mut found: SmallVec<[(usize, Result<Stage, RequestError>); CALL_SLOTS]> = SmallVec::new();
-        self.parked.scan(rings, |slot| {
+        self.parked.scan(notifies, |slot| {
             let entry = &mut *self.slots[slot].lock();
             let stage = fetch.poll(slot, &mut entry.reply, &self.stats);
             // A later scan no longer finds the slot: it is answered, or answered by message.
             let is_open = match stage {
                 Ok(Stage::Answered | Stage::Unanswered | Stage::Rejected) => entry.owner.take().is_some(),
-                Ok(Stage::Parked { .. }) if !rings => return false,
-                Ok(Stage::Parked { .. } | Stage::Ring { .. }) => self.expect_message(slot, entry),
+                Ok(Stage::Parked { .. }) if !notifies => return false,
+                Ok(Stage::Parked { .. } | Stage::Notify { .. }) => self.expect_message(slot, entry),
                 Ok(Stage::Ended | Stage::Malformed) | Err(_) => true,
             };
             // The failing session may have taken the owner, and reported the call already.
@@ -125,7 +126,7 @@ impl RpcClient {
                     let rejected = rejection(&self.slots[slot].lock().reply);
                     self.finish_parked(slot, Err(rejected));
                 }
-                Ok(Stage::Parked { number } | Stage::Ring { number }) => self.ring(slot, number),
+                Ok(Stage::Parked { number } | Stage::Notify { number }) => self.notify_host(slot, number),
                 Ok(Stage::Ended | Stage::Malformed) | Err(_) => {
                     log::warn!("the peer wrote a malformed answer: closing the session");
                     self.fail();
@@ -134,9 +135,9 @@ impl RpcClient {
         }
     }
 
-    /// Rings for parked calls that are due within half a timeout from `time`. Returns true if a
-    /// started call was due before `time` and has no answer, neither in memory nor as a message.
-    /// `in_order` tells that all messages from before `time` have been dispatched.
+    /// Notifies the host of parked calls that are due within half a timeout from `time`. Returns
+    /// true if a started call was due before `time` and has no answer, neither in memory nor as a
+    /// message. `in_order` tells that all messages from before `time` have been dispatched.
     pub(super) fn has_overdue(&self, time: Instant, in_order: bool) -> bool {
         let old = self.started.overdue(time + self.timeout / 2);
         if old & self.parked.snapshot() != 0 {
@@ -158,7 +159,7 @@ impl RpcClient {
     fn finish_parked(&self, slot: usize, result: Result<(), RequestError>) {
         self.stats.calls_fetched.inc();
         if self.finish_started(slot, result) {
-            // The notified thread may sleep on the completion queue.
+            // The waiting thread may sleep on the completion queue.
             self.cq_waiters.wake();
         }
     }
@@ -167,15 +168,15 @@ impl RpcClient {
     /// session has ended.
     fn expect_message(&self, slot: usize, entry: &mut Slot) -> bool {
         let Some(owner) = &mut entry.owner else { return false };
-        *owner = Owner::Rung;
+        *owner = Owner::Notified;
         self.started.extend_deadline(slot, Instant::now() + self.timeout);
         true
     }
 
     /// Asks the host to answer a call by message instead of in memory.
-    fn ring(&self, slot: usize, number: u32) {
+    fn notify_host(&self, slot: usize, number: u32) {
         self.stats.calls_rung.inc();
-        self.send_or_fail(Header { slot, kind: Kind::Ring, number }, &[]);
+        self.send_or_fail(Header { slot, kind: Kind::Notification, number }, &[]);
     }
 }
 

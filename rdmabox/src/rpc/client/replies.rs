@@ -36,11 +36,11 @@ impl RpcClient {
                 return None;
             }
             let in_memory = header.kind == Kind::InMemory;
-            if header.kind == Kind::Ring || in_memory && self.fetch.is_none() {
+            if header.kind == Kind::Notification || in_memory && self.fetch.is_none() {
                 return None;
             }
             let owner = entry.owner.take_if(|owner| match owner {
-                Owner::Caller(_) | Owner::Rung => true,
+                Owner::Caller(_) | Owner::Notified => true,
                 Owner::Started | Owner::Pending(_) => !in_memory,
                 Owner::Parked => false,
             })?;
@@ -51,7 +51,7 @@ impl RpcClient {
             let result = match header.kind {
                 Kind::Unanswered => Err(RequestError::Unanswered),
                 Kind::Rejected => Err(rejection(&entry.reply)),
-                Kind::Plain | Kind::Deferred | Kind::InMemory | Kind::Ring => Ok(()),
+                Kind::Plain | Kind::Deferred | Kind::InMemory | Kind::Notification => Ok(()),
             };
             Some((owner, header.slot, result))
         });
@@ -70,7 +70,7 @@ impl RpcClient {
                 self.notify(&ticket, result);
             }
             Owner::Pending(call) => self.finish_pending(slot, &call, result),
-            Owner::Started | Owner::Parked | Owner::Rung => {
+            Owner::Started | Owner::Parked | Owner::Notified => {
                 // No thread sleeps on the completion queue while this thread polls it, so no wake
                 // is needed.
                 self.finish_started(slot, result);
@@ -132,7 +132,7 @@ impl RpcClient {
                     self.finish_pending(slot, &call, Err(RequestError::Disconnected))
                 }
                 Some(Owner::Caller(ticket)) => self.notify(&ticket, Err(RequestError::Disconnected)),
-                Some(Owner::Started | Owner::Parked | Owner::Rung) => {
+                Some(Owner::Started | Owner::Parked | Owner::Notified) => {
                     self.started.report(Err(RequestError::Disconnected))
                 }
                 None => {}

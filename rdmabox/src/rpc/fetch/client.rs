@@ -1,5 +1,5 @@
-//! The calling side of a call by fetching: write the request, poll for the answer, and ring if it
-//! takes long.
+//! The calling side of a call by fetching: write the request, poll for the answer, and notify the
+//! host if the answer takes long.
 //!
 //! # Concurrency
 //! Called from any thread. Each slot's lock is used by the owner of the call slot.
@@ -24,7 +24,7 @@ use crate::{
 
 /// Polls of mapped memory per round. The thread yields its core after each round.
 const POLLS_PER_ROUND: u32 = 64;
-/// Limits before the host is rung: rounds on mapped memory, or READs.
+/// Limits before the host is notified: rounds on mapped memory, or READs.
 const MAX_ROUNDS: u32 = 32;
 const MAX_READS: u32 = 4;
 /// Limit of rounds on memory of this side. They include the way over the network.
@@ -58,8 +58,8 @@ pub(crate) enum Stage {
     Unanswered,
     /// The service has refused the call. Its reason has been copied.
     Rejected,
-    /// The host has to be rung for call `number`, and then replies by message.
-    Ring { number: u32 },
+    /// The host has to be notified of call `number`, and then replies by message.
+    Notify { number: u32 },
     /// Call `number` has no answer yet; the host polls for its request.
     Parked { number: u32 },
     /// Another thread has ended the call.
@@ -138,7 +138,7 @@ impl FetchClient {
                     PollResult::Malformed => return Ok(Stage::Malformed),
                     // A host that is awake at the first poll serves the request before it sleeps.
                     PollResult::Pending { asleep: true } if round == 0 && poll == 0 => {
-                        return Ok(Stage::Ring { number: *number });
+                        return Ok(Stage::Notify { number: *number });
                     }
                     PollResult::Pending { .. } => {}
                 }
@@ -154,7 +154,7 @@ impl FetchClient {
             }
         }
         self.budget.record_miss();
-        Ok(Stage::Ring { number: *number })
+        Ok(Stage::Notify { number: *number })
     }
 
     /// Returns true if the memory is mapped, so that calls can be parked and polls are cheap.
@@ -163,7 +163,7 @@ impl FetchClient {
     }
 
     /// Writes the request of a call in `slot`, which the caller owns, without polling. Returns
-    /// [`Ring`](Stage::Ring) if the host is asleep, otherwise [`Parked`](Stage::Parked).
+    /// [`Notify`](Stage::Notify) if the host is asleep, otherwise [`Parked`](Stage::Parked).
     pub(crate) fn park(&self, slot: usize, request: &[u8], stats: &Stats) -> Result<Stage, RequestError> {
         let mut entry = self.slots[slot].lock();
         let Slot { number, scratch } = &mut *entry;
@@ -173,7 +173,7 @@ impl FetchClient {
         fence_after_request();
         self.access.publish_core();
         let asleep = self.access.is_asleep(slot);
-        Ok(if asleep { Stage::Ring { number: *number } } else { Stage::Parked { number: *number } })
+        Ok(if asleep { Stage::Notify { number: *number } } else { Stage::Parked { number: *number } })
     }
 
     /// Polls once for the answer to the last call in `slot`. Returns [`Parked`](Stage::Parked) if
@@ -235,6 +235,6 @@ fn stage(kind: Kind, number: u32) -> Stage {
         Kind::Plain => Stage::Answered,
         Kind::Unanswered => Stage::Unanswered,
         Kind::Rejected => Stage::Rejected,
-        Kind::Deferred => Stage::Ring { number },
+        Kind::Deferred => Stage::Notify { number },
     }
 }

@@ -1,10 +1,10 @@
 //! The host's side of calls by fetching: the session's memory, and the state of the call in each
 //! slot.
 //!
-//! A request is copied before it is parsed, so the client cannot change it afterwards. An answer
-//! is written to memory. If the client has rung, the answer is a message instead. A client rings
-//! at most once per call and does not reuse the slot before the host has answered the ring. Each
-//! slot therefore has at most one message in flight per direction.
+//! A request is copied before it is parsed, so the client cannot change it afterwards. An answer is
+//! written to memory. If the client has notified the host, the answer is a message instead. A
+//! client sends at most one notification per call. It does not reuse the slot before the host has
+//! answered the notification. Each slot therefore has at most one message in flight per direction.
 //!
 //! # Concurrency
 //! Called by the threads of the call server and by threads that give deferred replies. Each slot
@@ -36,7 +36,7 @@ enum State {
     /// The call is being executed.
     Running,
     /// The call is being executed, and the client waits for a message.
-    Rung,
+    Notified,
 }
 
 #[derive(Debug, Default)]
@@ -46,9 +46,9 @@ struct Slot {
     state: Mutex<State>,
 }
 
-/// The reaction to a ring.
+/// The reaction to a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::rpc) enum RingAction {
+pub(in crate::rpc) enum NotificationAction {
     /// Execute the call, whose request has been copied.
     Take,
     /// Do nothing: the answer will be a message.
@@ -142,36 +142,36 @@ impl HostSlots {
         }
     }
 
-    /// Handles a ring for call `number` in `slot`.
+    /// Handles a notification of call `number` in `slot`.
     ///
     /// # Errors
     /// There is no such call.
-    pub(in crate::rpc) fn ring(
+    pub(in crate::rpc) fn handle_notification(
         &self,
         slot: usize,
         number: u32,
         request: &mut Vec<u8>,
-    ) -> Result<RingAction, String> {
+    ) -> Result<NotificationAction, String> {
         let mut state = self.slots[slot].state.lock();
         let last = self.slots[slot].last.load(Ordering::Relaxed);
         match *state {
             State::Running if number == last => {
-                *state = State::Rung;
-                Ok(RingAction::Wait)
+                *state = State::Notified;
+                Ok(NotificationAction::Wait)
             }
-            State::Idle if number == last && number != 0 => Ok(RingAction::Answered),
-            // A client writes the whole request before it rings.
+            State::Idle if number == last && number != 0 => Ok(NotificationAction::Answered),
+            // A client writes the whole request before it notifies the host.
             State::Idle if number == layout::next(last) => match self.copy(slot, request) {
                 RecordState::Complete(_) => {
-                    *state = State::Rung;
-                    Ok(RingAction::Take)
+                    *state = State::Notified;
+                    Ok(NotificationAction::Take)
                 }
                 RecordState::Nothing | RecordState::Partial(_) | RecordState::Malformed => {
                     Err(malformed(slot))
                 }
             },
-            State::Running | State::Rung | State::Idle => {
-                Err(format!("a ring for call {number} in slot {slot}, which is at call {last}"))
+            State::Running | State::Notified | State::Idle => {
+                Err(format!("a notification of call {number} in slot {slot}, which is at call {last}"))
             }
         }
     }
@@ -205,19 +205,19 @@ impl HostSlots {
     pub(in crate::rpc) fn answer(&self, slot: usize, kind: Kind, bytes: &[u8]) -> Result<AnswerWay, String> {
         {
             let mut state = self.slots[slot].state.lock();
-            let rung = *state == State::Rung;
-            if !rung {
+            let notified = *state == State::Notified;
+            if !notified {
                 self.write(slot, kind, bytes);
             }
             *state = State::Idle;
-            if rung {
+            if notified {
                 return Ok(AnswerWay::Message);
             }
         }
         self.send(slot, bytes.len())
     }
 
-    /// Marks the reply in `slot` as deferred, so that a polling client rings.
+    /// Marks the reply in `slot` as deferred, so that a polling client notifies the host.
     ///
     /// # Errors
     /// As for [`answer`](Self::answer).

@@ -36,7 +36,7 @@ pub(super) const HAS_KEY: u64 = 1 << 32;
 /// Length of a client's memory for answers, in bytes.
 pub(super) const REPLY_MEMORY: usize = CALL_SLOTS * SLOT_STRIDE;
 
-/// Sleep word while the host does not poll: the client has to ring. The initial value.
+/// Sleep word while the host does not poll: the client has to notify it. The initial value.
 pub(super) const ASLEEP: u64 = 0;
 /// Sleep word while the host polls.
 pub(super) const AWAKE: u64 = 1;

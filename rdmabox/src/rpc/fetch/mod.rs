@@ -5,9 +5,9 @@
 //! The client WRITEs its request into its own memory at the host. The host polls that memory and
 //! writes the answer beside the request, without a post. The client READs the answer.
 //!
-//! If no answer arrives within a budget of polls ([`poll_budget`]), the client *rings*: it sends
-//! an ordinary message. The host answers a ring by message, so the client can sleep until then.
-//! The memory belongs to one session, in a protection domain of its own.
+//! If no answer arrives within a budget of polls ([`poll_budget`]), the client *notifies* the host:
+//! it sends an ordinary message. The host answers a notification by message, so the client can
+//! sleep until then. The memory belongs to one session, in a protection domain of its own.
 //!
 //! # Concurrency
 //! [`client`] and [`slot_access`] run on callers' threads, [`host`] and [`session_poller`] on
@@ -26,7 +26,7 @@ mod slot_access;
 pub(crate) use client::{FetchClient, Stage};
 pub(crate) use fetch_size::FetchSize;
 pub(crate) use host::HostSlots;
-pub(in crate::rpc) use host::{AnswerWay, RingAction};
+pub(in crate::rpc) use host::{AnswerWay, NotificationAction};
 pub(in crate::rpc) use layout::Kind;
 #[cfg(feature = "fuzzing")]
 pub(crate) use layout::MEMORY;

@@ -1,13 +1,13 @@
 //! Polls the request memory of sessions, and puts idle sessions to sleep.
 //!
-//! A session is awake while a thread of the host polls its requests. At most one thread polls,
-//! from the first ring until all sessions are asleep. For how long a session without requests stays
-//! awake is learnt, or a limit of the host ([`PollTime`]).
+//! A session is awake while a thread of the host polls its requests. At most one thread polls, from
+//! the first notification until all sessions are asleep. For how long a session without requests
+//! stays awake is learnt, or a limit of the host ([`PollTime`]).
 //!
 //! To put a session to sleep the host marks it asleep, executes a fence, and polls its requests
 //! once more. A client writes its request, executes a fence ([`fence_after_request`]), and reads
-//! the mark. Therefore the host finds the request, or the client finds that it has to ring.
-//! Without either fence a call could wait forever, as the models show.
+//! the mark. Therefore the host finds the request, or the client finds that it has to notify the
+//! host. Without either fence a call could wait forever, as the models show.
 //!
 //! # Concurrency
 //! Runs on the threads of the call server. `polled` is held by the polling thread; `new_sessions`

@@ -156,7 +156,8 @@ impl SlotAccess {
     ) -> Result<PollResult, RequestError> {
         if let Some(ReplyMemory { memory, .. }) = &self.replies {
             return Ok(match poll_record(memory, layout::own_answer(slot), number, reply) {
-                // A part of the head may have arrived. If no more comes, the client rings.
+                // A part of the head may have arrived. If no more comes, the client notifies the
+                // host.
                 None | Some(PollResult::Malformed) => PollResult::Pending { asleep: false },
                 Some(found) => found,
             });

@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use super::{
     FetchSize,
     client::{FetchClient, Stage},
-    host::{AnswerWay, HostSlots, RingAction},
+    host::{AnswerWay, HostSlots, NotificationAction},
     layout::{self, Head, Kind, WORD},
     slot_access::OneSided,
 };
@@ -112,7 +112,7 @@ fn prompt(slots: &HostSlots) {
             assert_eq!(
                 slots.answer(slot, Kind::Plain, &request),
                 Ok(AnswerWay::Memory),
-                "the client has not rung"
+                "no notification has come"
             );
         }
     }
@@ -130,7 +130,7 @@ fn a_call_is_one_write_and_one_read_and_the_host_posts_nothing() {
     assert_eq!(bench.stats.fetches.get(), 1000);
 }
 
-/// A parked call costs nothing until it is polled, and is rung for if the host sleeps.
+/// A parked call costs nothing until it is polled. A sleeping host is notified of it.
 #[test]
 fn a_call_may_be_parked_in_mapped_memory() {
     let bench = Bench::new(true, |_| {});
@@ -140,7 +140,7 @@ fn a_call_may_be_parked_in_mapped_memory() {
     };
     assert!(bench.client.is_mapped());
     bench.slots().mark(false);
-    assert_eq!(bench.client.park(3, b"abc", &bench.stats), Ok(Stage::Ring { number: 1 }));
+    assert_eq!(bench.client.park(3, b"abc", &bench.stats), Ok(Stage::Notify { number: 1 }));
     prompt(bench.slots());
     assert_eq!(poll(), (Stage::Answered, b"cba".to_vec()));
     assert_eq!(bench.client.park(3, b"def", &bench.stats), Ok(Stage::Parked { number: 2 }));
@@ -149,8 +149,8 @@ fn a_call_may_be_parked_in_mapped_memory() {
     let mut request = Vec::new();
     assert!(bench.slots().take(3, &mut request).unwrap());
     bench.slots().defer(3).unwrap();
-    assert_eq!(poll().0, Stage::Ring { number: 2 });
-    assert_eq!(bench.slots().ring(3, 2, &mut request), Ok(RingAction::Wait));
+    assert_eq!(poll().0, Stage::Notify { number: 2 });
+    assert_eq!(bench.slots().handle_notification(3, 2, &mut request), Ok(NotificationAction::Wait));
     assert_eq!(bench.slots().answer(3, Kind::Plain, b""), Ok(AnswerWay::Message), "a message is waited for");
     assert_eq!(bench.client.park(3, b"ghi", &bench.stats), Ok(Stage::Parked { number: 3 }));
     assert!(bench.slots().take(3, &mut request).unwrap());
@@ -219,47 +219,47 @@ fn a_client_that_has_mapped_the_memory_publishes_its_core() {
         });
         assert_eq!(bench.slots().core(), maps.then_some(core));
         let mut request = Vec::new();
-        assert_eq!(bench.slots().ring(0, 1, &mut request), Ok(RingAction::Take));
+        assert_eq!(bench.slots().handle_notification(0, 1, &mut request), Ok(NotificationAction::Take));
         assert!(request == [7; MAX_CALL]);
     }
 }
 
 #[test]
-fn a_sleeping_host_is_rung_after_one_poll() {
+fn a_sleeping_host_is_notified_after_one_poll() {
     for maps in [false, true] {
         let bench = Bench::new(maps, |_| {});
-        assert_eq!(bench.call(2, b"abc").0, Stage::Ring { number: 1 });
+        assert_eq!(bench.call(2, b"abc").0, Stage::Notify { number: 1 });
         assert_eq!(bench.made(), if maps { (0, 0) } else { (1, 1) });
         let mut request = Vec::new();
-        assert_eq!(bench.slots().ring(2, 1, &mut request), Ok(RingAction::Take));
+        assert_eq!(bench.slots().handle_notification(2, 1, &mut request), Ok(NotificationAction::Take));
         assert_eq!(request, b"abc");
         // The answer goes out as a message.
         assert_eq!(bench.slots().answer(2, Kind::Plain, b"cba"), Ok(AnswerWay::Message));
-        assert_eq!(bench.call(2, b"").0, Stage::Ring { number: 2 });
+        assert_eq!(bench.call(2, b"").0, Stage::Notify { number: 2 });
     }
 }
 
 #[test]
-fn a_host_that_takes_its_time_is_rung_and_answers_with_a_message() {
+fn a_host_that_takes_its_time_is_notified_and_answers_with_a_message() {
     let bench = Bench::new(false, |slots| {
         slots.mark(true);
         slots.take(5, &mut Vec::new()).unwrap();
     });
-    assert_eq!(bench.call(5, b"abc").0, Stage::Ring { number: 1 });
+    assert_eq!(bench.call(5, b"abc").0, Stage::Notify { number: 1 });
     assert_eq!(bench.made(), (1, 4), "the whole budget");
-    assert_eq!(bench.slots().ring(5, 1, &mut Vec::new()), Ok(RingAction::Wait));
+    assert_eq!(bench.slots().handle_notification(5, 1, &mut Vec::new()), Ok(NotificationAction::Wait));
     assert_eq!(bench.slots().answer(5, Kind::Plain, b"cba"), Ok(AnswerWay::Message));
     // The budget has shrunk.
-    assert_eq!(bench.call(5, b"abc").0, Stage::Ring { number: 2 });
+    assert_eq!(bench.call(5, b"abc").0, Stage::Notify { number: 2 });
     assert_eq!(bench.made(), (1, 2));
 }
 
 #[test]
-fn a_ring_that_crosses_the_answer_is_told_that_it_is_in_memory() {
+fn a_notification_that_crosses_the_answer_is_told_that_it_is_in_memory() {
     let bench = Bench::new(false, |_| {});
-    assert_eq!(bench.call(0, b"abc").0, Stage::Ring { number: 1 });
+    assert_eq!(bench.call(0, b"abc").0, Stage::Notify { number: 1 });
     prompt(bench.slots());
-    assert_eq!(bench.slots().ring(0, 1, &mut Vec::new()), Ok(RingAction::Answered));
+    assert_eq!(bench.slots().handle_notification(0, 1, &mut Vec::new()), Ok(NotificationAction::Answered));
     let mut reply = Vec::new();
     assert_eq!(bench.client.take(0, &mut reply, &bench.stats), Ok(Stage::Answered));
     assert_eq!(reply, b"cba");
@@ -273,14 +273,14 @@ fn a_deferred_reply_is_not_polled_for() {
             slots.defer(1).unwrap();
         }
     });
-    assert_eq!(bench.call(1, b"abc").0, Stage::Ring { number: 1 });
+    assert_eq!(bench.call(1, b"abc").0, Stage::Notify { number: 1 });
     assert_eq!(bench.made(), (1, 1));
-    assert_eq!(bench.slots().ring(1, 1, &mut Vec::new()), Ok(RingAction::Wait));
+    assert_eq!(bench.slots().handle_notification(1, 1, &mut Vec::new()), Ok(NotificationAction::Wait));
     assert_eq!(bench.slots().answer(1, Kind::Plain, b"late"), Ok(AnswerWay::Message));
-    assert_eq!(bench.call(1, b"abc").0, Stage::Ring { number: 2 });
-    // The answer may precede the ring.
+    assert_eq!(bench.call(1, b"abc").0, Stage::Notify { number: 2 });
+    // The answer may precede the notification.
     assert_eq!(bench.slots().answer(1, Kind::Unanswered, b""), Ok(AnswerWay::Memory));
-    assert_eq!(bench.slots().ring(1, 2, &mut Vec::new()), Ok(RingAction::Answered));
+    assert_eq!(bench.slots().handle_notification(1, 2, &mut Vec::new()), Ok(NotificationAction::Answered));
     assert_eq!(bench.client.take(1, &mut Vec::new(), &bench.stats), Ok(Stage::Unanswered));
 }
 
@@ -309,7 +309,7 @@ fn the_host_refuses_malformed_requests() {
         let slots = bench.slots();
         write_head(slots, layout::request(4), word);
         assert!(slots.take(4, &mut Vec::new()).is_err(), "{word:#x}");
-        assert!(slots.ring(4, 1, &mut Vec::new()).is_err(), "{word:#x}");
+        assert!(slots.handle_notification(4, 1, &mut Vec::new()).is_err(), "{word:#x}");
         assert_eq!(slots.take(3, &mut Vec::new()), Ok(false));
     }
     let bench = Bench::new(false, |_| {});
@@ -320,40 +320,40 @@ fn the_host_refuses_malformed_requests() {
 }
 
 #[test]
-fn a_partial_request_is_awaited_by_polls_but_refused_by_a_ring() {
+fn a_partial_request_is_awaited_by_polls_but_refused_after_a_notification() {
     let bench = Bench::new(false, |_| {});
     let slots = bench.slots();
     write_head(slots, layout::request(4), Head { number: 1, kind: Kind::Plain, len: 100 }.word());
     assert_eq!(slots.take(4, &mut Vec::new()), Ok(false));
-    assert!(slots.ring(4, 1, &mut Vec::new()).is_err());
+    assert!(slots.handle_notification(4, 1, &mut Vec::new()).is_err());
 }
 
 #[test]
-fn with_torn_words_only_a_ring_detects_a_malformed_request() {
+fn with_torn_words_only_a_notification_detects_a_malformed_request() {
     let pd = SoftDevice::new().unwrap().alloc_pd().unwrap();
     let slots = HostSlots::new(&*pd, false).unwrap();
     write_head(&slots, layout::request(4), u64::MAX);
     assert_eq!(slots.take(4, &mut Vec::new()), Ok(false));
-    assert!(slots.ring(4, 1, &mut Vec::new()).is_err());
+    assert!(slots.handle_notification(4, 1, &mut Vec::new()).is_err());
 }
 
 #[test]
-fn rings_for_unknown_calls_are_refused() {
+fn notifications_of_unknown_calls_are_refused() {
     let bench = Bench::new(false, prompt);
     let slots = bench.slots();
     for number in [0, 1, 2, u32::MAX] {
-        assert!(slots.ring(0, number, &mut Vec::new()).is_err(), "{number}");
+        assert!(slots.handle_notification(0, number, &mut Vec::new()).is_err(), "{number}");
     }
     assert_eq!(bench.call(0, b"abc").0, Stage::Answered);
     for number in [0, 2, 3] {
-        assert!(slots.ring(0, number, &mut Vec::new()).is_err(), "{number}");
+        assert!(slots.handle_notification(0, number, &mut Vec::new()).is_err(), "{number}");
     }
 }
 
 #[test]
 fn changes_of_a_request_during_its_call_have_no_effect() {
     let bench = Bench::new(false, |_| {});
-    assert_eq!(bench.call(0, b"abc").0, Stage::Ring { number: 1 });
+    assert_eq!(bench.call(0, b"abc").0, Stage::Notify { number: 1 });
     let mut request = Vec::new();
     assert_eq!(bench.slots().take(0, &mut request), Ok(true));
     bench.slots().memory.write(0, &[0xff; 64]);
@@ -376,7 +376,7 @@ fn malformed_answers_do_no_harm() {
             let bench = Bench::new(maps, |_| {});
             bench.slots().mark(true);
             write_head(bench.slots(), layout::answer(0), word);
-            assert_eq!(bench.call(0, b"abc").0, Stage::Ring { number: 1 }, "{maps} {word:#x}");
+            assert_eq!(bench.call(0, b"abc").0, Stage::Notify { number: 1 }, "{maps} {word:#x}");
             assert_eq!(bench.client.take(0, &mut Vec::new(), &bench.stats), Ok(Stage::Malformed));
         }
     }

@@ -20,8 +20,8 @@ pub(crate) enum Kind {
     Unanswered = 2,
     /// Client to host: the request of the call with this number is in memory, and the client waits
     /// for a message.
-    Ring = 3,
-    /// Host to client, after a ring: the answer is in memory.
+    Notification = 3,
+    /// Host to client, after a notification: the answer is in memory.
     InMemory = 4,
     /// Host to client: the service has refused the call. The reason follows.
     Rejected = 5,
@@ -32,8 +32,8 @@ pub(crate) struct Header {
     /// Slot of a call or of a deferred reply.
     pub slot: usize,
     pub kind: Kind,
-    /// Number of a call whose reply may be deferred; 0 for a call that keeps its slot. In a ring,
-    /// the number of the call in its slot.
+    /// Number of a call whose reply may be deferred; 0 for a call that keeps its slot. In a
+    /// notification, the number of the call in its slot.
     pub number: u32,
 }
 
@@ -59,7 +59,7 @@ impl Header {
             0 => Kind::Plain,
             1 => Kind::Deferred,
             2 => Kind::Unanswered,
-            3 => Kind::Ring,
+            3 => Kind::Notification,
             4 => Kind::InMemory,
             5 => Kind::Rejected,
             _ => return None,
@@ -74,8 +74,14 @@ mod tests {
 
     #[test]
     fn valid_headers_are_decoded_and_others_are_refused() {
-        let kinds =
-            [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory, Kind::Rejected];
+        let kinds = [
+            Kind::Plain,
+            Kind::Deferred,
+            Kind::Unanswered,
+            Kind::Notification,
+            Kind::InMemory,
+            Kind::Rejected,
+        ];
         for kind in kinds {
             let header = Header { slot: CALL_SLOTS - 1, kind, number: 0x0102_0304 };
             let bytes = header.encode();

@@ -12,10 +12,10 @@ pub(crate) const SIGNAL_EVERY: u32 = 8;
 pub(crate) const QUEUE_DEPTH: u32 = (CALL_SLOTS * 2) as u32;
 const _: () = assert!(CALL_SLOTS + (SIGNAL_EVERY as usize) < QUEUE_DEPTH as usize);
 /// Deferred replies in flight to a client.
-pub(crate) const LATE_SLOTS: usize = 4;
+pub(crate) const DEFERRED_SLOTS: usize = 4;
 /// Depth of the queue pair for deferred replies, and of its completion queue.
-pub(crate) const LATE_DEPTH: u32 = 16;
-const _: () = assert!(LATE_SLOTS + (SIGNAL_EVERY as usize) < LATE_DEPTH as usize);
+pub(crate) const DEFERRED_DEPTH: u32 = 16;
+const _: () = assert!(DEFERRED_SLOTS + (SIGNAL_EVERY as usize) < DEFERRED_DEPTH as usize);
 /// Calls of a session that may wait for a deferred reply.
 pub(crate) const MAX_WAITING: usize = 4096;
 

@@ -8,7 +8,7 @@ mod outbox;
 pub(crate) use self::header::{HEADER, Header, Kind};
 pub use self::limits::MAX_CALL;
 pub(crate) use self::limits::{
-    CALL_SLOTS, LATE_DEPTH, LATE_SLOTS, MAX_REASON, MAX_WAITING, QUEUE_DEPTH, SEND_ID,
+    CALL_SLOTS, DEFERRED_DEPTH, DEFERRED_SLOTS, MAX_REASON, MAX_WAITING, QUEUE_DEPTH, SEND_ID,
 };
 pub(crate) use self::messages::{Messages, memory_error};
 pub(crate) use self::outbox::Outbox;

@@ -1,6 +1,6 @@
 //! The host's side of deferred replies: which are owed to a session, and which are in flight.
 //!
-//! A deferred reply takes one of [`LATE_SLOTS`] slots. The slot is free again when the client
+//! A deferred reply takes one of [`DEFERRED_SLOTS`] slots. The slot is free again when the client
 //! acknowledges the reply; further replies wait in memory until then. A client that does not poll
 //! therefore delays only itself.
 //!
@@ -11,7 +11,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::Mutex;
 
-use crate::rpc::message::{CALL_SLOTS, Header, Kind, LATE_SLOTS, MAX_WAITING, Messages};
+use crate::rpc::message::{CALL_SLOTS, DEFERRED_SLOTS, Header, Kind, MAX_WAITING, Messages};
 
 /// Limit of the replies that a host owes a client or holds unsent: those to waiting calls, and
 /// those to calls that keep their slots.
@@ -31,7 +31,7 @@ struct State {
     /// The queue pair is connected.
     connected: bool,
     /// Slots in flight.
-    busy: [bool; LATE_SLOTS],
+    busy: [bool; DEFERRED_SLOTS],
     unsent: VecDeque<Unsent>,
     /// Number of replies that the service has deferred and not given.
     owed: usize,
@@ -40,11 +40,11 @@ struct State {
 
 /// The deferred replies of a session at its host.
 #[derive(Debug, Default)]
-pub(crate) struct LateReplies {
+pub(crate) struct DeferredReplies {
     state: Mutex<State>,
 }
 
-impl LateReplies {
+impl DeferredReplies {
     /// Counts a reply that the service has deferred.
     pub(crate) fn add_owed(&self) {
         self.state.lock().owed += 1;
@@ -149,27 +149,27 @@ mod tests {
 
     #[test]
     fn a_correct_client_may_have_every_slot_wait_as_well() {
-        let late = LateReplies::default();
-        (0..MAX_WAITING + CALL_SLOTS).for_each(|_| late.add_owed());
-        assert_eq!(late.check_limit(), Ok(()));
-        late.add_owed();
-        assert!(late.check_limit().is_err());
-        late.settle_owed();
-        assert_eq!(late.check_limit(), Ok(()));
+        let deferred = DeferredReplies::default();
+        (0..MAX_WAITING + CALL_SLOTS).for_each(|_| deferred.add_owed());
+        assert_eq!(deferred.check_limit(), Ok(()));
+        deferred.add_owed();
+        assert!(deferred.check_limit().is_err());
+        deferred.settle_owed();
+        assert_eq!(deferred.check_limit(), Ok(()));
     }
 
     #[test]
     fn unacknowledged_replies_are_bounded() {
-        let late = LateReplies::default();
+        let deferred = DeferredReplies::default();
         for number in 1.. {
-            late.add_owed();
-            if late.check_limit().is_err() {
+            deferred.add_owed();
+            if deferred.check_limit().is_err() {
                 assert_eq!(number as usize, MAX_OWED + 1);
                 break;
             }
             // The reply finds no slot: the client has not connected the queue pair.
-            late.settle_owed();
-            late.send(number, Kind::Plain, b"granted").unwrap();
+            deferred.settle_owed();
+            deferred.send(number, Kind::Plain, b"granted").unwrap();
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{
 use super::{
     answer_counts::AnswerCounters,
     core_avoidance::CoreAvoidance,
-    deferred_reply::LateReplies,
+    deferred_reply::DeferredReplies,
     reply::{Answer, CallError, PendingReply, Reply},
 };
 use crate::{
@@ -44,7 +44,7 @@ pub(crate) enum Reason<'a> {
 pub(super) enum Role {
     Calls,
     /// Deferred replies, and their acknowledgements.
-    LateReplies,
+    DeferredReplies,
 }
 
 /// One of a session's message queue pairs at the host.
@@ -52,7 +52,7 @@ pub(crate) struct Endpoint {
     pub(super) role: Role,
     pub(super) messages: Arc<Messages>,
     pub(super) handler: Arc<dyn Handler>,
-    pub(super) late: Arc<LateReplies>,
+    pub(super) deferred: Arc<DeferredReplies>,
     /// Set on a queue pair for calls whose answers are fetched.
     pub(super) fetched: Option<FetchState>,
     /// The session has ended, and nothing is sent any more.
@@ -83,22 +83,22 @@ impl Endpoint {
         let header = self
             .messages
             .header_of(wc)
-            .filter(|header| matches!(header.kind, Kind::Plain | Kind::Ring))
+            .filter(|header| matches!(header.kind, Kind::Plain | Kind::Notification))
             .ok_or_else(|| "malformed message: not a call in one of the call slots".to_string())?;
         self.messages.take(wc, &mut worker.request);
         self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
-        if header.kind == Kind::Ring {
-            return self.handle_ring(header, worker).map(|()| FollowUp::Poll);
+        if header.kind == Kind::Notification {
+            return self.handle_notification(header, worker).map(|()| FollowUp::Poll);
         }
-        let make_later = || self.deferred_reply(header);
-        let mut reply = Reply::new(&mut worker.reply, &make_later);
+        let defer = || self.deferred_reply(header);
+        let mut reply = Reply::new(&mut worker.reply, &defer);
         let refusal = self.call_handler(&worker.request, &mut reply)?;
         if !reply.is_deferred() {
             let answer = answer_of(refusal.as_deref(), &reply);
             self.reply(Header { kind: kind_of(answer), ..Header::plain(header.slot) }, answer.bytes())?;
             return Ok(FollowUp::Nothing);
         }
-        self.late.check_limit()?;
+        self.deferred.check_limit()?;
         // A numbered call frees its slot, and waits under its number.
         if header.number != 0 {
             self.reply(Header { kind: Kind::Deferred, ..header }, &[])?;
@@ -130,7 +130,7 @@ impl Endpoint {
 
     /// Returns the handle that answers the call with this header.
     fn deferred_reply(self: &Arc<Self>, header: Header) -> PendingReply {
-        self.late.add_owed();
+        self.deferred.add_owed();
         let endpoint: Weak<Endpoint> = Arc::downgrade(self);
         PendingReply::new(move |answer| {
             // Without the session no client waits.
@@ -142,7 +142,7 @@ impl Endpoint {
 
     fn answer_deferred(&self, call: Header, answer: Answer<'_>) {
         let (kind, bytes) = (kind_of(answer), answer.bytes());
-        self.late.settle_owed();
+        self.deferred.settle_owed();
         let sent = match call.number {
             // Set before the queue pair is moved to Err. Few replies come in between, and are
             // discarded here.
@@ -150,7 +150,7 @@ impl Endpoint {
             0 => self.reply(Header { kind, ..call }, bytes),
             number => check_length(bytes).and_then(|()| {
                 self.answers.messages.inc();
-                self.late.send(number, kind, bytes)
+                self.deferred.send(number, kind, bytes)
             }),
         };
         if let Err(reason) = sent {
@@ -166,7 +166,7 @@ impl Endpoint {
             .filter(|header| header.kind == Kind::Plain)
             .ok_or_else(|| "malformed message: not an acknowledgement of a deferred reply".to_string())?;
         self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
-        self.late.acknowledge(header.slot)
+        self.deferred.acknowledge(header.slot)
     }
 }
 

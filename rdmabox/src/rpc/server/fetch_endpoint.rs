@@ -1,4 +1,4 @@
-//! Calls by fetching at the host: executes requests found in memory, and handles rings.
+//! Calls by fetching at the host: executes requests found in memory, and handles notifications.
 //!
 //! # Concurrency
 //! Runs on the threads of the call server, without locks of its own.
@@ -17,24 +17,25 @@ use super::{
 };
 use crate::{
     rpc::{
-        fetch::{AnswerWay, BetweenRounds, Kind as AnswerKind, PollState, PolledSession, RingAction},
+        fetch::{AnswerWay, BetweenRounds, Kind as AnswerKind, NotificationAction, PollState, PolledSession},
         message::{CALL_SLOTS, Header, Kind},
     },
     verbs::WorkCompletion,
 };
 
 impl Endpoint {
-    /// Handles a ring for a call that the host has not seen, or that takes long.
-    pub(super) fn handle_ring(
+    /// Handles a notification of a call that the host has not seen, or that takes long.
+    pub(super) fn handle_notification(
         self: &Arc<Self>,
         header: Header,
         worker: &mut WorkerState,
     ) -> Result<(), String> {
-        let fetched = self.fetched.as_ref().ok_or("a ring on a session whose calls are not fetched")?;
-        match fetched.slots.ring(header.slot, header.number, &mut worker.request)? {
-            RingAction::Take => self.execute_call(fetched, header.slot, worker),
-            RingAction::Wait => Ok(()),
-            RingAction::Answered => self.reply(Header { kind: Kind::InMemory, ..header }, &[]),
+        let fetched =
+            self.fetched.as_ref().ok_or("a notification on a session whose calls are not fetched")?;
+        match fetched.slots.handle_notification(header.slot, header.number, &mut worker.request)? {
+            NotificationAction::Take => self.execute_call(fetched, header.slot, worker),
+            NotificationAction::Wait => Ok(()),
+            NotificationAction::Answered => self.reply(Header { kind: Kind::InMemory, ..header }, &[]),
         }
     }
 
@@ -45,22 +46,22 @@ impl Endpoint {
         slot: usize,
         worker: &mut WorkerState,
     ) -> Result<(), String> {
-        let make_later = || {
+        let defer = || {
             if let Err(reason) = fetched.slots.defer(slot) {
                 self.handler.end(Reason::Misbehaved(&reason));
             }
             self.deferred_fetch_reply(slot)
         };
-        let mut reply = Reply::new(&mut worker.reply, &make_later);
+        let mut reply = Reply::new(&mut worker.reply, &defer);
         let refusal = self.call_handler(&worker.request, &mut reply)?;
         if reply.is_deferred() {
-            return self.late.check_limit();
+            return self.deferred.check_limit();
         }
         self.deliver(slot, answer_of(refusal.as_deref(), &reply))
     }
 
     /// Delivers the answer to the call in `slot`, or the fact that there is none. Writes it to
-    /// memory, or sends a message if the client rang.
+    /// memory, or sends a message if the client has notified the host.
     fn deliver(&self, slot: usize, answer: Answer<'_>) -> Result<(), String> {
         let (bytes, kind) = (answer.bytes(), kind_of(answer));
         check_length(bytes)?;
@@ -80,12 +81,12 @@ impl Endpoint {
 
     /// Returns the handle that answers the call in `slot`.
     fn deferred_fetch_reply(self: &Arc<Self>, slot: usize) -> PendingReply {
-        self.late.add_owed();
+        self.deferred.add_owed();
         let endpoint = Arc::downgrade(self);
         PendingReply::new(move |answer| {
             // Without the session no client polls.
             let Some(endpoint) = endpoint.upgrade() else { return };
-            endpoint.late.settle_owed();
+            endpoint.deferred.settle_owed();
             if endpoint.is_over() {
                 return;
             }

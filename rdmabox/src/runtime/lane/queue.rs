@@ -63,7 +63,7 @@ pub(crate) struct PostedWr {
     pub in_flight: Option<InFlightHandle>,
     /// First remote byte of a merged READ or WRITE, whose members can be repeated alone.
     pub merged_at: Option<RemoteAddr>,
-    /// True if it repeats a part of a refused work request (`path::submit::repeats`).
+    /// True if it repeats a part of a refused work request (`requests::submit::repeats`).
     pub is_repeat: bool,
     /// Time from which the operation timeout counts: that of the post. Earlier for a repetition.
     pub posted_at: Instant,

@@ -37,7 +37,7 @@ enum Card {
 #[derive(Debug)]
 struct ModelLink(Arc<ModelCq>);
 
-impl Link for ModelLink {
+impl LaneLink for ModelLink {
     fn is_gone(&self) -> bool {
         false
     }
@@ -124,7 +124,7 @@ fn runtime_with(card: Card, polling: PollingMode, timeout: Duration, pages: u64)
         retry: Retry::Fixed(0),
         standing_pollers: false,
         timeout,
-        mend_timeout: NEVER,
+        recovery_timeout: NEVER,
         tracer: None,
     })
 }

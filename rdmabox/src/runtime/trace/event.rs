@@ -25,7 +25,7 @@ pub enum TransferKind {
 pub enum LocalMemory {
     /// The bytes travel inside the work request.
     Inline,
-    /// The bytes are copied through pre-registered memory (preMR).
+    /// The bytes are copied through a preMR.
     Copied,
     /// The caller's memory is registered for the work request (dynMR).
     Registered,

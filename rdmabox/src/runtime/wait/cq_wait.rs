@@ -1,10 +1,10 @@
 //! Waits for completions on a completion queue, leader/follower style.
 //!
-//! Of the threads that wait on one queue, one holds the token (the `leader` lock). The leader
-//! polls, arms and sleeps, and dispatches the completions of all threads. The other threads are
-//! parked. A thread whose own requests are settled leaves and passes the token to a waiter that
-//! is not. A lone caller therefore polls for itself and wakes no other thread. If a queue has a
-//! dedicated poller (shared completion queues), callers never take the token.
+//! Of the threads that wait on one queue, one holds the lead (the `leader` lock). The leader polls,
+//! arms and sleeps, and dispatches the completions of all threads. The other threads are parked. A
+//! thread whose own requests are settled leaves and passes the lead to a waiter that is not. A lone
+//! caller therefore polls for itself and wakes no other thread. If a queue has a dedicated poller
+//! (shared completion queues), callers never take the lead.
 //!
 //! # Concurrency
 //! Called from any thread. The leader lock is only tried, and is released before `waiters` is
@@ -39,7 +39,7 @@ struct Leader {
     batch: [WorkCompletion; BATCH],
 }
 
-/// Waiters that may be asked to take the token.
+/// Waiters that may be asked to take the lead.
 #[derive(Debug, Default)]
 struct Waiters {
     /// Waiters whose threads are parked here, or are about to park.
@@ -49,8 +49,8 @@ struct Waiters {
     expected: Vec<Arc<dyn CqWaiter>>,
 }
 
-/// The token of a completion queue, for a thread that polls several queues in turn. Dropping it
-/// passes the token.
+/// The lead of a completion queue, for a thread that polls several queues in turn. Dropping it
+/// passes the lead.
 pub(crate) struct Lead<'a> {
     cq_waiters: &'a CqWaiters,
     /// `None` only during the drop.
@@ -102,7 +102,7 @@ impl<'a> Lead<'a> {
         &*self.cq_waiters.cq
     }
 
-    /// Returns true if this is the token of `cq_waiters`.
+    /// Returns true if this is the lead of `cq_waiters`.
     pub(crate) fn is_of(&self, cq_waiters: &CqWaiters) -> bool {
         std::ptr::eq(self.cq_waiters, cq_waiters)
     }
@@ -111,7 +111,7 @@ impl<'a> Lead<'a> {
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         self.leader = None;
-        self.cq_waiters.pass_token();
+        self.cq_waiters.pass_lead();
     }
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct CqWaiters {
     cq: Arc<dyn CompletionQueue>,
     leader: TryMutex<Leader>,
     waiters: Mutex<Waiters>,
-    /// True if only the queue's poller takes the token.
+    /// True if only the queue's poller takes the lead.
     has_poller: bool,
     /// True while the leader polls, and does not sleep. It calls `dispatch` in every poll then.
     polled: AtomicBool,
@@ -207,7 +207,7 @@ impl CqWaiters {
         dispatch: &dyn Fn(&[WorkCompletion]),
     ) -> WaitOutcome {
         let waited = self.lead_or_park(waiter, deadline, stats, dispatch);
-        self.pass_token();
+        self.pass_lead();
         waited
     }
 
@@ -230,9 +230,9 @@ impl CqWaiters {
                 break waited;
             }
             if !registered {
-                // Registers before it tries the token for the last time. A leader scans the waiters
-                // after it released the token. Either the leader finds this entry, or the last try
-                // finds the token free.
+                // Registers before it tries the lead for the last time. A leader scans the waiters
+                // after it released the lead. Either the leader finds this entry, or the last try
+                // finds the lead free.
                 self.waiters.lock().parked.push(Arc::<A>::clone(waiter));
                 registered = true;
                 continue;
@@ -317,7 +317,7 @@ impl CqWaiters {
             dispatch(&leader.batch[..found]);
         }
         drop(leader);
-        self.pass_token();
+        self.pass_lead();
         true
     }
 
@@ -338,11 +338,11 @@ impl CqWaiters {
             dispatch(&leader.batch[..found]);
         }
         drop(leader);
-        self.pass_token();
+        self.pass_lead();
         polled.map(Some)
     }
 
-    /// Takes the token, unless another thread has it or a dedicated thread polls.
+    /// Takes the lead, unless another thread has it or a dedicated thread polls.
     pub(crate) fn try_lead(&self) -> Option<Lead<'_>> {
         if self.has_poller {
             return None;
@@ -353,10 +353,10 @@ impl CqWaiters {
     }
 
     /// Registers a ticket whose thread does not wait here yet, and makes sure that a waiter takes
-    /// the token.
+    /// the lead.
     pub(crate) fn register_expected(&self, ticket: &Arc<Ticket>) {
         self.waiters.lock().expected.push(Arc::<Ticket>::clone(ticket));
-        self.pass_token();
+        self.pass_lead();
     }
 
     /// Wakes a sleeping leader, so that it checks its ticket. A ticket may be settled without a
@@ -365,10 +365,10 @@ impl CqWaiters {
         self.cq.wake();
     }
 
-    /// Wakes a waiter if no thread polls. A parked waiter is certain to take or pass the token, so
+    /// Wakes a waiter if no thread polls. A parked waiter is certain to take or pass the lead, so
     /// waking one is enough. Expected waiters may be busy elsewhere, so all of them are woken.
-    fn pass_token(&self) {
-        // The current leader passes the token itself when it leaves, and scans the entries then.
+    fn pass_lead(&self) {
+        // The current leader passes the lead itself when it leaves, and scans the entries then.
         if self.leader.is_locked() {
             return;
         }
@@ -447,7 +447,7 @@ mod tests {
                 tickets.iter().for_each(|ticket| cq_waiters.register_expected(ticket));
                 drop(leader);
             }
-            cq_waiters.pass_token();
+            cq_waiters.pass_lead();
         });
     }
 

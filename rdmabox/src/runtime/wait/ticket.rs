@@ -122,7 +122,7 @@ impl Ticket {
     /// timeout.
     pub(crate) fn of_this_thread_within(requests: usize, timeout: Duration) -> Arc<Ticket> {
         thread_local! {
-            static MAX_KEPT: RefCell<Vec<Arc<Ticket>>> = const { RefCell::new(Vec::new()) };
+            static KEPT_TICKETS: RefCell<Vec<Arc<Ticket>>> = const { RefCell::new(Vec::new()) };
         }
         let fresh = || {
             let ticket = Ticket::new(false);
@@ -130,7 +130,7 @@ impl Ticket {
             ticket.thread.store(thread_number(), Ordering::Relaxed);
             ticket
         };
-        let reused = MAX_KEPT.try_with(|kept| {
+        let reused = KEPT_TICKETS.try_with(|kept| {
             let mut kept = kept.try_borrow_mut().ok()?;
             // Skips a ticket that another thread still holds, if only to drop it.
             for place in kept.iter_mut() {

@@ -1,14 +1,14 @@
 //! Waits for several things at once: requests and calls, of one or several sessions.
 //!
-//! The thread takes the token of each completion queue that it waits for, and polls the queues in
+//! The thread takes the lead of each completion queue that it waits for, and polls the queues in
 //! turn. All of them so make progress, and no other thread is started. When the polling modes say
 //! so, it sleeps in one `poll(2)` for all queues.
 //!
-//! If another thread has the token of a queue, that thread dispatches its completions and unparks
+//! If another thread has the lead of a queue, that thread dispatches its completions and unparks
 //! this thread, but cannot end a `poll(2)`. Such sleeps are therefore short.
 //!
 //! # Concurrency
-//! Tokens are only tried. A thread that holds some of them never blocks for another one.
+//! Leads are only tried. A thread that holds some of them never blocks for another one.
 
 use std::time::{Duration, Instant};
 

@@ -10,7 +10,7 @@ use std::{
 
 use super::qp_connector::QpConnector;
 use crate::{
-    rpc::{LATE_DEPTH, WaitingCalls},
+    rpc::{DEFERRED_DEPTH, WaitingCalls},
     verbs::{Device, Progress, QpCaps, QpInit, VerbsError},
 };
 
@@ -32,9 +32,9 @@ impl DeferredReplyQp {
     pub(crate) fn connect(&self) -> Result<WaitingCalls, String> {
         let text = |e: VerbsError| e.to_string();
         let deadline = Instant::now() + self.timeout;
-        let caps = QpCaps { max_send_wr: LATE_DEPTH, max_recv_wr: LATE_DEPTH, ..QpCaps::default() };
+        let caps = QpCaps { max_send_wr: DEFERRED_DEPTH, max_recv_wr: DEFERRED_DEPTH, ..QpCaps::default() };
         let caps = caps.within(self.device.attr());
-        let cq = self.device.create_cq(2 * LATE_DEPTH as usize).map_err(text)?;
+        let cq = self.device.create_cq(2 * DEFERRED_DEPTH as usize).map_err(text)?;
         let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
         // The thread that waits for a reply polls for it.
         let init = QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: false };

@@ -129,10 +129,10 @@ pub struct SessionOptions {
     pub admission: Option<Arc<dyn AdmissionPolicy>>,
     /// How requests in the merge queue are combined. Default: [`BatchMode::Hybrid`].
     pub batch: BatchMode,
-    /// Maximum bytes of a work request that is copied through pre-registered memory (preMR). For a
-    /// longer work request the caller's buffer is registered (dynMR). At most 1 MiB counts, the
-    /// largest block of the pool. Default: [`PreMrThreshold::ByProvider`], which is 4096 bytes over
-    /// shared memory and TCP, and measured over RDMA.
+    /// Maximum bytes of a work request that is copied through a preMR. For a longer work request
+    /// the caller's buffer is registered (dynMR). At most 1 MiB counts, the largest block of the
+    /// pool. Default: [`PreMrThreshold::ByProvider`], which is 4096 bytes over shared memory and
+    /// TCP, and measured over RDMA.
     pub pre_mr_threshold: PreMrThreshold,
     /// How threads wait for completions. Default: [`PollingMode::Adaptive`].
     pub polling: PollingMode,

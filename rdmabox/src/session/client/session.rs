@@ -354,8 +354,7 @@ impl Session {
         self.shared.runtime.in_window()
     }
 
-    /// Returns the size in bytes of the largest work request that is copied through the
-    /// pre-registered pool.
+    /// Returns the size in bytes of the largest work request that is copied through the preMR pool.
     pub fn pre_mr_threshold(&self) -> u64 {
         self.shared.runtime.stage_threshold()
     }

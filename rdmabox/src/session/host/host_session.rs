@@ -16,7 +16,7 @@ use crate::{
     auth::{KeyId, Secret},
     failure::contain,
     provider::soft::ConnectedProcess,
-    rpc::{CallError, Handler, LateReplies, Reason, Reply},
+    rpc::{CallError, DeferredReplies, Handler, Reason, Reply},
     session::{address::ProviderKind, fetch_qp::FetchMemory, handshake::Token, stream::Stream},
     verbs::CompletionQueue,
 };
@@ -39,7 +39,7 @@ pub(crate) struct HostSession {
     /// The client's process, if it maps memory.
     pub(super) process: Option<Arc<ConnectedProcess>>,
     pub(super) queue_pairs: HostQueuePairs,
-    pub(super) deferred: Arc<LateReplies>,
+    pub(super) deferred: Arc<DeferredReplies>,
     /// Set if the session uses remote fetching.
     pub(super) fetch: Option<FetchMemory>,
     /// Completion queue of data queue pairs. It stays empty: the host posts nothing on them.

@@ -82,7 +82,7 @@ pub struct Peer {
     /// True if the session ended with its lease.
     pub(crate) expired: AtomicBool,
     /// True if the host stopped waiting for the client to release mapped memory.
-    pub(crate) clings: AtomicBool,
+    pub(crate) still_maps: AtomicBool,
     /// The client's process, if it maps memory.
     pub(crate) process: Option<Arc<ConnectedProcess>>,
     pub(crate) heartbeat: Heartbeat,
@@ -168,7 +168,7 @@ impl Peer {
     /// Returns true if the host stopped before the client released mapped memory. The client may
     /// still write there.
     pub fn clings(&self) -> bool {
-        self.clings.load(Ordering::Acquire)
+        self.still_maps.load(Ordering::Acquire)
     }
 
     /// Returns the peer's process, if it is another known process of this machine: over shared

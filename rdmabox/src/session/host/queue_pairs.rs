@@ -14,6 +14,10 @@
 //! Called by stream threads and the session's thread. `HostQueuePairs::state` is the only lock;
 //! it is not held while a queue pair connects.
 
+mod release;
+
+pub(crate) use self::release::ClosedQueuePairs;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -21,15 +25,12 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
+use self::release::{RELEASE_POLL_INTERVAL, request_release};
 use crate::{
     session::{address::ProviderKind, handshake::HANDSHAKE, stream::Stream},
     verbs::{QpState, QueuePair, VerbsError},
 };
 
-/// Time limit for a client to release mapped memory when one of its queue pairs ends.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Interval between checks for the release.
-const RELEASE_POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Interval between checks whether a client that has not joined all queue pairs is still there.
 const PRESENCE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -339,67 +340,6 @@ impl HostQueuePairs {
         }
         ClosedQueuePairs { data: self.data, entries: std::mem::take(&mut state.entries) }
     }
-}
-
-/// The queue pairs of an ended session.
-#[derive(Debug)]
-pub(crate) struct ClosedQueuePairs {
-    data: usize,
-    entries: Vec<Entry>,
-}
-
-impl ClosedQueuePairs {
-    /// Returns the queue pairs for calls and for deferred replies.
-    pub(crate) fn messages(&self) -> impl Iterator<Item = &Arc<dyn QueuePair>> {
-        [0, self.data + 1].into_iter().filter_map(|index| self.entries.get(index)?.qp.as_ref())
-    }
-
-    /// Ends all queue pairs, so later requests have no effect. Returns whether they have stopped.
-    /// If the client does not release mapped memory, returns `self` as the error. The caller then
-    /// waits for [`is_released`](Self::is_released).
-    pub(crate) fn end(self) -> Result<bool, ClosedQueuePairs> {
-        let mapped: Vec<&Stream> = self.mapped().collect();
-        if !request_release(&mapped, || false) {
-            return Err(self);
-        }
-        Ok(self.force())
-    }
-
-    /// Ends all queue pairs, even of a client that has not released mapped memory; the host cannot
-    /// observe its release afterwards. Returns false if a device has not stopped and may still
-    /// access memory.
-    pub(crate) fn force(self) -> bool {
-        let qps = || self.entries.iter().filter_map(|entry| entry.qp.as_ref());
-        qps().for_each(|qp| qp.to_error());
-        qps().all(|qp| qp.is_stopped())
-    }
-
-    /// Returns true if the client has released all mapped memory.
-    pub(crate) fn is_released(&self) -> bool {
-        self.mapped().all(Stream::is_over)
-    }
-
-    fn mapped(&self) -> impl Iterator<Item = &Stream> {
-        self.entries.iter().filter_map(|entry| entry.stream.as_deref())
-    }
-}
-
-/// Asks a client to release mapped memory, and waits for that. Returns false after a timeout, or
-/// once `is_cancelled` returns true.
-///
-/// The client executes its requests itself, and the host cannot stop them. But the client's side
-/// of a queue pair ends when the host stops sending. It waits for the post in progress, then
-/// closes the stream. A closed or dead client has closed its streams already.
-fn request_release(mapped: &[&Stream], is_cancelled: impl Fn() -> bool) -> bool {
-    mapped.iter().for_each(|stream| stream.shutdown_write());
-    let deadline = Instant::now() + RELEASE_TIMEOUT;
-    while !mapped.iter().all(|stream| stream.is_over()) {
-        if is_cancelled() || Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(RELEASE_POLL_INTERVAL);
-    }
-    true
 }
 
 #[cfg(test)]

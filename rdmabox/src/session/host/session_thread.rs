@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     auth::{Domain, Grant, KeyId, Transcript},
-    rpc::{Handler, LATE_DEPTH, QUEUE_DEPTH, Reason, ReplyWriter, WRITER_DEPTH},
+    rpc::{DEFERRED_DEPTH, Handler, QUEUE_DEPTH, Reason, ReplyWriter, WRITER_DEPTH},
     session::{
         address::ProviderKind,
         fetch_qp::FetchMemory,
@@ -128,7 +128,7 @@ impl HostSession {
                 key,
                 domain,
                 expired: AtomicBool::new(false),
-                clings: AtomicBool::new(false),
+                still_maps: AtomicBool::new(false),
                 process: process.clone(),
                 heartbeat: Heartbeat::new(),
             },
@@ -229,7 +229,7 @@ pub(crate) fn serve(
     let stopped = closed.end().unwrap_or_else(|closed| await_release(inner, &session, closed));
     if !stopped {
         log::error!("{}: its device has not stopped: its resources are not reused", session.peer);
-        session.peer.clings.store(true, Ordering::Release);
+        session.peer.still_maps.store(true, Ordering::Release);
     }
     if let Err(e) = guarded(|| inner.service.disconnected(&session.peer)) {
         log::error!("{}: {e}", session.peer);
@@ -321,7 +321,7 @@ fn await_release(inner: &Inner, session: &HostSession, closed: ClosedQueuePairs)
     }
     while !closed.is_released() {
         if inner.stopping.load(Ordering::SeqCst) {
-            peer.clings.store(true, Ordering::Release);
+            peer.still_maps.store(true, Ordering::Release);
             break;
         }
         std::thread::sleep(EXIT_POLL_INTERVAL);
@@ -339,7 +339,7 @@ fn queue_pair(
     let written;
     let (depth, cq, progress) = match role {
         Role::Calls => (QUEUE_DEPTH, rpc.cq(), Progress::Caller),
-        Role::DeferredReplies => (LATE_DEPTH, rpc.cq(), Progress::Caller),
+        Role::DeferredReplies => (DEFERRED_DEPTH, rpc.cq(), Progress::Caller),
         Role::Data => (1, &session.sink, Progress::Engine),
         Role::Fetch => {
             written = device.create_cq(2 * WRITER_DEPTH as usize)?;
@@ -362,7 +362,7 @@ fn queue_pair(
             let slots = session.fetch.as_ref().map(|fetch| Arc::clone(&fetch.slots));
             rpc.add(&*pd, Arc::clone(&qp), handler(), deferred(), slots)?;
         }
-        Role::DeferredReplies => rpc.add_late(&*pd, Arc::clone(&qp), handler(), deferred())?,
+        Role::DeferredReplies => rpc.add_deferred(&*pd, Arc::clone(&qp), handler(), deferred())?,
         Role::Data => {}
         Role::Fetch => {
             let writer = ReplyWriter::new(Arc::clone(&qp), Arc::clone(cq));

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 
 use crate::{
     auth::{Domain, Limits},
-    rpc::{LATE_DEPTH, PollTime, QUEUE_DEPTH, RpcServer},
+    rpc::{DEFERRED_DEPTH, PollTime, QUEUE_DEPTH, RpcServer},
     session::error::HostError,
     verbs::{Device, ProtectionDomain, VerbsError},
 };
@@ -34,7 +34,7 @@ impl Stack {
         limits: &Limits,
     ) -> Result<Stack, HostError> {
         // Completions that a session can have queued, and some for sessions that have just ended.
-        let each = 2 * (QUEUE_DEPTH + LATE_DEPTH) as usize;
+        let each = 2 * (QUEUE_DEPTH + DEFERRED_DEPTH) as usize;
         let depth = ((limits.sessions + 8) * each).min(device.attr().max_cqe as usize);
         let max_sessions = (depth / each).saturating_sub(8).min(limits.sessions);
         let poll_time = limits.call_poll.map_or(PollTime::Learned, PollTime::AtLeast);

@@ -30,7 +30,7 @@ use crate::{
 
 /// Detection and fencing of lost clients.
 ///
-/// A session ends with its control connection, which a dying client closes. Only a lease detects
+/// A session ends with its control stream, which a dying client closes. Only a lease detects
 /// a client that is stopped, hangs, or is cut off from the network. The end of a session destroys
 /// its queue pairs, so later requests have no effect.
 ///

@@ -183,7 +183,7 @@ fn a_debt_that_is_dropped_ends_its_call_and_nothing_else() {
 }
 
 #[test]
-fn a_late_reply_to_a_cancelled_wait_is_dropped() {
+fn a_deferred_reply_to_a_cancelled_wait_is_dropped() {
     on_each_provider(|f| {
         let cancel = Cancel::new();
         std::thread::scope(|scope| {

@@ -240,10 +240,10 @@ fn every_call_has_its_own_answer_with_any_number_of_threads() {
             }
             let stats = session.stats();
             assert_eq!((stats.calls, stats.errors), (60 * (1 + 2 + 3 + 7 + 16 + 24), 0));
-            // Every call was fetched or rung for, and some may be counted as both.
+            // Every call was fetched or notified, and some may be counted as both.
             assert!(stats.calls_fetched + stats.calls_rung >= stats.calls, "{stats:?}");
             println!(
-                "{}: of {} calls with {polling} {} were fetched, {} rung for",
+                "{}: of {} calls with {polling} {} were fetched, {} notified",
                 f.options.provider.unwrap(),
                 stats.calls,
                 stats.calls_fetched,
@@ -348,7 +348,7 @@ fn on_each_gated(test: impl Fn(Gated)) {
 }
 
 #[test]
-fn a_slow_call_is_rung_for_and_others_go_on() {
+fn a_host_is_notified_of_a_slow_call_and_others_go_on() {
     on_each_gated(|f| {
         let (slow, other) = (f.connect(), f.connect());
         std::thread::scope(|scope| {

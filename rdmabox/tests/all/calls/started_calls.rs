@@ -168,8 +168,8 @@ fn a_reply_may_come_late_and_a_later_call_finds_what_was_answered_before_it() {
         };
         let mut found = f.outcomes();
         if f.session.provider() == ProviderKind::Shm {
-            // A host that was rung for a call that it had found itself reports that the answer is
-            // in memory.
+            // A host that was notified of a call that it had found itself reports that the answer
+            // is in memory.
             f.session.finish_calls().unwrap();
             found.extend(f.outcomes());
         }
@@ -241,7 +241,7 @@ fn many_threads_start_call_and_finish_side_by_side() {
 
 /// Catches a started call that goes as a message where memory would do.
 #[test]
-fn over_shared_memory_started_calls_send_messages_only_to_ring() {
+fn over_shared_memory_started_calls_send_messages_only_to_notify() {
     let f = Fixture::new(ProviderKind::Shm, LONG, || {});
     for round in 0..500 {
         (0..=round % PLACES).for_each(|_| f.session.start_call(b"now").unwrap());
@@ -372,7 +372,7 @@ fn a_host_that_does_not_answer_in_time_ends_the_session() {
             assert!(f.outcomes().into_iter().all(|outcome| outcome == Err(RequestError::Disconnected)));
         }
         // No thread polls until the next call, which may be answered. Over shared memory that call
-        // rings for the started one, which restarts its timeout.
+        // notifies the host of the started one, which restarts its timeout.
         let f = Fixture::new(provider, SHORT, || {});
         f.session.start_call(b"x").unwrap();
         thread::sleep(2 * SHORT);
@@ -419,11 +419,11 @@ fn the_outcome_callback_may_panic_and_must_not_wait() {
 /// Starts a call of which no message goes out, as the host is awake.
 fn leave_one(session: &Session) {
     loop {
-        let rung = session.stats().calls_rung;
+        let notified = session.stats().calls_rung;
         call(session, b"now").unwrap();
-        let awake = session.stats().calls_rung == rung;
+        let awake = session.stats().calls_rung == notified;
         session.start_call(b"now").unwrap();
-        if awake && session.stats().calls_rung == rung {
+        if awake && session.stats().calls_rung == notified {
             return;
         }
         session.finish_calls().unwrap();
@@ -502,7 +502,7 @@ fn an_answer_that_is_being_taken_is_not_overdue() {
 /// Catches a call that stays parked while a busy host does not poll memory, and a session that is
 /// ended for it.
 #[test]
-fn a_busy_host_is_rung_for_requests_in_memory() {
+fn a_busy_host_is_notified_of_requests_in_memory() {
     const SHORT: Duration = Duration::from_secs(2);
     let f = Fixture::new(ProviderKind::Shm, SHORT, || {});
     let address = f.running.addresses().iter().find(|a| a.provider() == ProviderKind::Shm).unwrap().clone();

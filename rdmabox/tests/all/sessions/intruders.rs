@@ -134,7 +134,7 @@ fn write(key: u32, addr: u64, bytes: &[u8]) -> Vec<u8> {
     message
 }
 
-fn ring(slot: u16, number: u32) -> Vec<u8> {
+fn notification(slot: u16, number: u32) -> Vec<u8> {
     let mut message = frame(SEND, 0, 8, 0);
     message.extend(slot.to_le_bytes());
     message.extend(3u16.to_le_bytes());
@@ -218,7 +218,7 @@ fn nor_is_one_that_says_that_it_is_a_reply() {
 }
 
 #[test]
-fn a_receipt_of_a_late_reply_that_was_not_sent_ends_the_session() {
+fn a_receipt_of_a_deferred_reply_that_was_not_sent_ends_the_session() {
     let f = Fixture::new(ProviderKind::Tcp);
     let good = f.connect();
     // Of a slot that there is, and of one that there is not.
@@ -285,12 +285,12 @@ fn a_call_can_be_made_by_fetching_byte_by_byte() {
     let mut raw = fetching(&f);
     let addr = raw.addr;
     written(&mut raw, addr, &request(*b"abcdefgh"));
-    raw.messages.write_all(&ring(0, 1)).unwrap();
+    raw.messages.write_all(&notification(0, 1)).unwrap();
     assert_eq!(until(&mut raw.messages, SEND)[8..], *b"hgfedcba");
 }
 
 #[test]
-fn nonsense_in_a_call_slot_and_rings_for_nothing_end_the_session() {
+fn nonsense_in_a_call_slot_and_notifications_of_no_call_end_the_session() {
     let f = Fixture::new(ProviderKind::Tcp);
     let good = f.connect();
     let mut half = request(*b"abcdefgh");
@@ -306,7 +306,7 @@ fn nonsense_in_a_call_slot_and_rings_for_nothing_end_the_session() {
         let mut raw = fetching(&f);
         let addr = raw.addr;
         written(&mut raw, addr, bytes);
-        raw.messages.write_all(&ring(slot, number)).unwrap();
+        raw.messages.write_all(&notification(slot, number)).unwrap();
         assert_eq!(raw.control.read(&mut [0]).unwrap(), 0);
     }
     let mut reply = Vec::new();
@@ -324,7 +324,7 @@ fn a_client_cannot_write_into_the_call_slots_of_another_session() {
         stream.write_all(&forged).unwrap();
         until(stream, NAK);
         // There is nothing to be carried out.
-        victim.messages.write_all(&ring(0, 1)).unwrap();
+        victim.messages.write_all(&notification(0, 1)).unwrap();
         assert_eq!(victim.control.read(&mut [0]).unwrap(), 0);
     }
     assert_eq!(f.service.calls.load(std::sync::atomic::Ordering::SeqCst), 0);

@@ -98,8 +98,8 @@ fn nothing_is_written_after_the_end() {
             assert_eq!(session.call(b"end", &mut Vec::new()), Err(RequestError::Disconnected));
         });
         end_during_a_write(provider, &data, |_, running| {
-            let ender = running.as_ref().unwrap().ender();
-            assert!(!ender.end(2, "no such session") && ender.end(1, "the service wants it so"));
+            let terminator = running.as_ref().unwrap().ender();
+            assert!(!terminator.end(2, "no such session") && terminator.end(1, "the service wants it so"));
         });
     }
 }
@@ -135,8 +135,8 @@ fn a_session_that_ends_during_a_call_holds_up_no_other() {
         let [ending, other] = [0; 2].map(|_| Session::connect(address, &options).unwrap());
         ending.start_call(b"slow").unwrap();
         let id = is_in.recv().unwrap();
-        let ender = running.ender();
-        while ender.end(id, "in the middle of a call") {
+        let terminator = running.ender();
+        while terminator.end(id, "in the middle of a call") {
             std::thread::yield_now();
         }
         // As many as there may be threads for calls, and more.

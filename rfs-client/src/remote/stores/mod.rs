@@ -14,6 +14,11 @@
 //! wait for one connection. Links that are in use are found under a shared lock.
 
 mod late_writes;
+mod lists;
+mod moves;
+mod store_state;
+
+pub(crate) use self::moves::Move;
 
 use std::{
     collections::HashMap,
@@ -26,22 +31,20 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use pool::{ChunkId, ClientId, Link, LinkError, StoreId, Stores, queue_pairs};
+use pool::{ChunkId, ClientId, Link, StoreId, Stores, queue_pairs};
 use rdmabox::{
-    Address, Key, Op as Step, ProviderKind, RemoteAddr, RequestError, Secret, Session, SessionOptions,
-    WcStatus, across,
+    Address, Key, ProviderKind, RemoteAddr, RequestError, Secret, Session, SessionOptions, WcStatus,
 };
-use rfs_proto::{DataPlace, Errno, Reply, Request, StoreAccess, decode_reply, encode_request};
-use smallvec::SmallVec;
+use rfs_proto::{Errno, Reply, Request, StoreAccess, decode_reply, encode_request};
 
-use self::late_writes::{ALL_STORES, LateWrites};
-use crate::remote::{
-    address::Place,
-    operation::{Transfer, start_at},
+use self::{
+    late_writes::{ALL_STORES, LateWrites},
+    lists::Lists,
+    moves::{invalid, own_step, start_stored, store_step},
+    store_state::{LinkFailure, Outage, StoreState},
 };
+use crate::remote::{address::Place, operation::Transfer};
 
-/// Most steps of a list for one session, below the depth of every queue pair.
-const MAX_STEPS: usize = 16;
 /// Time after a failed connection in which no other is tried.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Limit of a connection.
@@ -66,57 +69,12 @@ pub(crate) struct StoreLinks {
     reached: Arc<AtomicBool>,
 }
 
-/// The known state of a store.
-#[derive(Debug, Default)]
-struct StoreState {
-    /// The way to the store, once the server has told it.
-    known: Option<(Stores, ChunkId, Address)>,
-    outage: Option<Outage>,
-}
-
-/// A store to which no connection could be made since a loss.
-#[derive(Clone, Debug)]
-struct Outage {
-    since: Instant,
-    last_attempt: Instant,
-    reason: String,
-}
-
 /// Why a transfer failed.
 enum Failure {
     /// A request failed for good.
     Final(RequestError),
     /// The session to a store was lost, at this time.
     Lost(u16, Instant, String),
-}
-
-/// The steps of several sessions.
-#[derive(Debug, Default)]
-struct Lists<'a> {
-    lists: SmallVec<[List<'a>; 4]>,
-}
-
-/// The steps of a session.
-#[derive(Debug)]
-struct List<'a> {
-    store: u16,
-    session: Arc<Session>,
-    steps: Vec<Step<'a>>,
-}
-
-/// A step on a place: bytes to write, or a buffer to fill.
-#[derive(Debug)]
-pub(crate) enum Move<'a> {
-    Write(Place, &'a [u8]),
-    Read(Place, &'a mut [u8]),
-}
-
-impl Move<'_> {
-    fn place(&self) -> Place {
-        match self {
-            Move::Write(place, _) | Move::Read(place, _) => *place,
-        }
-    }
 }
 
 impl StoreLinks {
@@ -374,46 +332,6 @@ impl StoreLinks {
     }
 }
 
-impl StoreState {
-    /// Returns a link to the chunk, or why there is none.
-    fn connect(&self) -> Result<Link, LinkFailure> {
-        let other = |reason: String| LinkFailure::Other(reason);
-        let (stores, chunk, address) = self.known.as_ref().ok_or_else(|| other("is not known".into()))?;
-        let links = stores.link(&[*chunk]).map_err(|error| {
-            let reason = format!("at {address}: {error}");
-            if matches!(error, LinkError::Refused { .. }) {
-                LinkFailure::Refused(reason)
-            } else {
-                other(reason)
-            }
-        })?;
-        links.into_iter().next().ok_or_else(|| other(format!("at {address}: it has no chunk")))
-    }
-
-    /// Forgets the way to the store, and ends the session.
-    fn forget_access(&mut self) {
-        if let Some((stores, ..)) = self.known.take() {
-            stores.close();
-        }
-    }
-}
-
-/// Why there is no link to a store.
-#[derive(Debug)]
-enum LinkFailure {
-    /// The store refuses the client.
-    Refused(String),
-    Other(String),
-}
-
-impl LinkFailure {
-    fn into_reason(self) -> String {
-        match self {
-            LinkFailure::Refused(reason) | LinkFailure::Other(reason) => reason,
-        }
-    }
-}
-
 /// Returns the options of a session to a store, from those of the session to the server.
 fn options_for(server: &SessionOptions, address: &Address, ticket: Key) -> SessionOptions {
     let mut options = server.clone();
@@ -424,76 +342,4 @@ fn options_for(server: &SessionOptions, address: &Address, ticket: Key) -> Sessi
     let is_tcp = matches!(address, Address::Tcp { .. });
     options.provider = options.provider.filter(|provider| is_tcp && *provider == ProviderKind::Tcp);
     options
-}
-
-fn own_step<'a>(step: &'a mut Move<'_>, remote: RemoteAddr) -> Step<'a> {
-    match step {
-        Move::Write(_, data) => Step::Write { remote, data },
-        Move::Read(_, out) => Step::Read { remote, out },
-    }
-}
-
-/// Returns the step at a store, or why the store has no such bytes.
-fn store_step<'a>(step: &'a mut Move<'_>, link: &Link) -> Result<Step<'a>, String> {
-    let offset = DataPlace::from_number(step.place().offset).offset();
-    let memory = link.memory();
-    match step {
-        Move::Write(_, data) => {
-            let remote = memory.for_write(offset, data.len()).map_err(|error| error.to_string())?;
-            Ok(Step::Write { remote, data })
-        }
-        Move::Read(_, out) => {
-            let remote = memory.for_read(offset, out.len()).map_err(|error| error.to_string())?;
-            Ok(Step::Read { remote, out })
-        }
-    }
-}
-
-/// Starts a transfer at a store. It fails if the store has no such bytes.
-fn start_stored(link: &Link, transfer: Transfer) {
-    let place = transfer.place();
-    let (memory, offset) = (link.memory(), DataPlace::from_number(place.offset).offset());
-    let remote = match transfer.is_write() {
-        false => memory.for_read(offset, transfer.byte_len()),
-        true => memory.for_write(offset, transfer.byte_len()),
-    };
-    match remote {
-        Ok(remote) => start_at(link.session(), &|_| remote, transfer),
-        Err(error) => transfer.fail(invalid(place.store(), &error.to_string())),
-    }
-}
-
-fn invalid(store: u16, reason: &str) -> RequestError {
-    RequestError::Invalid(format!("store {store}: {reason}"))
-}
-
-impl<'a> Lists<'a> {
-    fn push(&mut self, store: u16, session: &Arc<Session>, step: Step<'a>) {
-        match self.lists.iter_mut().find(|list| list.store == store) {
-            Some(list) => list.steps.push(step),
-            None => self.lists.push(List { store, session: Arc::clone(session), steps: vec![step] }),
-        }
-    }
-
-    /// Runs the lists of all sessions, in rounds of up to [`MAX_STEPS`] steps for each. Returns the
-    /// first error with its store. An error of the server comes first.
-    fn run(mut self) -> Result<(), (u16, RequestError)> {
-        let longest = self.lists.iter().map(|list| list.steps.len()).max().unwrap_or(0);
-        for round in 0..longest.div_ceil(MAX_STEPS) {
-            let (mut stores, mut parts) = (SmallVec::<[u16; 4]>::new(), SmallVec::<[_; 4]>::new());
-            for List { store, session, steps } in &mut self.lists {
-                let end = steps.len().min((round + 1) * MAX_STEPS);
-                if let Some(part) = steps.get_mut(round * MAX_STEPS..end).filter(|part| !part.is_empty()) {
-                    stores.push(*store);
-                    parts.push((&**session, part));
-                }
-            }
-            let outcomes = stores.into_iter().zip(across(&mut parts));
-            let errors = outcomes.filter_map(|(store, outcome)| Some((store, outcome.err()?)));
-            if let Some(first) = errors.min_by_key(|(store, _)| *store) {
-                return Err(first);
-            }
-        }
-        Ok(())
-    }
 }

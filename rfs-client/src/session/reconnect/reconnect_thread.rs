@@ -67,8 +67,8 @@ impl ReconnectingSession {
     /// Replaces lost sessions until the remote ends.
     pub(super) fn run(self: Arc<Self>) {
         while self.sleep() {
-            // Closing the old session fails its remaining operations at once, and tells the server
-            // of its end.
+            // Closing the previous session fails its remaining operations at once, and tells the
+            // server of its end.
             let before = Arc::clone(&self.link.read());
             if thread::Builder::new().name("closing".into()).spawn(move || before.remote.close()).is_err() {
                 log::warn!("cannot start a thread that closes the lost session");
@@ -160,8 +160,8 @@ impl ReconnectingSession {
         if self.is_reclaiming.load(Ordering::Acquire)
             || attached.session != self.session.load(Ordering::Acquire)
         {
-            // The last session was lost during a reclaim, so the server may have some of the files
-            // open.
+            // The previous session was lost during a reclaim, so the server may have some of the
+            // files open.
             detach(remote);
             return Err(ConnectFailure::Retry("the session was lost during the reclaim".into()));
         }

@@ -7,7 +7,10 @@
 //!
 //! No I/O, no locks, no clock: time is counted in ticks.
 
-use super::overlap::Samples;
+mod traffic;
+
+pub(super) use self::traffic::ThreadWork;
+use self::traffic::{Traffic, overlaps};
 
 /// Minimum work of a caller in a tick for pinning.
 const DENSE: u32 = 32;
@@ -39,19 +42,6 @@ const MAX_TRIAL_INTERVAL_OF_SEVERAL: u32 = 256;
 /// Ticks of a trial that are not judged: an unpinned thread stays on its core until the kernel
 /// moves it.
 const TRIAL_SETTLING: u32 = 2;
-
-/// Work of a session thread in a tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ThreadWork {
-    /// Requests, and the bytes that they move, in units of work.
-    pub(super) work: u32,
-    /// The thread that made the last request.
-    pub(super) caller: u32,
-    /// Work of that thread in a row. May exceed `work`.
-    pub(super) run: u32,
-    /// Samples of overlapping reads and writes.
-    pub(super) samples: Samples,
-}
 
 /// The caller or callers for which session threads are pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,48 +103,6 @@ pub(super) enum PinDecision {
     Defer(u32),
     /// The caller does not block for each answer. Look again after this number of ticks.
     Overlap(u32),
-}
-
-/// Returns true if at least half of a tick's samples overlap. Some samples of a blocking caller
-/// may overlap, because the kernel's further request can be a FORGET.
-fn overlaps(observed: &[ThreadWork]) -> bool {
-    let sum = |count: fn(&Samples) -> u32| {
-        observed.iter().map(|observed| u64::from(count(&observed.samples))).sum::<u64>()
-    };
-    let (taken, overlapping) = (sum(|samples| samples.taken), sum(|samples| samples.overlapping));
-    overlapping > 0 && 2 * overlapping >= taken
-}
-
-/// Work of all session threads in a tick.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Traffic {
-    None,
-    /// Work for one caller: the thread, and the amount.
-    Sole(u32, u32),
-    /// Work for several callers.
-    Several(u32),
-    /// Much of the work is the kernel's own.
-    Mixed,
-}
-
-impl Traffic {
-    fn of(observed: &[ThreadWork]) -> Traffic {
-        observed.iter().filter(|thread| thread.work > 0).fold(
-            Traffic::None,
-            |traffic, thread| match traffic {
-                _ if thread.run == 0 => Traffic::Mixed,
-                Traffic::None if thread.run >= thread.work => Traffic::Sole(thread.caller, thread.work),
-                Traffic::None => Traffic::Several(thread.work),
-                Traffic::Sole(caller, work) if caller == thread.caller && thread.run >= thread.work => {
-                    Traffic::Sole(caller, work.saturating_add(thread.work))
-                }
-                Traffic::Sole(_, work) | Traffic::Several(work) => {
-                    Traffic::Several(work.saturating_add(thread.work))
-                }
-                Traffic::Mixed => Traffic::Mixed,
-            },
-        )
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

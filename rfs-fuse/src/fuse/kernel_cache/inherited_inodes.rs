@@ -25,7 +25,7 @@ use crate::fuse::{background::Background, kernel::KernelLink};
 /// doubles while there are inherited inodes: one that is used again may be forgotten later.
 const SETTLES: Duration = Duration::from_secs(10);
 /// Longest time between two rounds of questions.
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_PAUSE: Duration = Duration::from_secs(600);
 /// Time in which session threads handle a message of the kernel that it forgets inodes.
 const HANDLES_FORGETS: Duration = Duration::from_secs(5);
 
@@ -90,7 +90,7 @@ impl Questions {
                     "{forgotten} inherited inodes are forgotten, because the kernel does not know them"
                 );
             }
-            pause = LONGEST.min(2 * pause);
+            pause = MAX_PAUSE.min(2 * pause);
         }
     }
 

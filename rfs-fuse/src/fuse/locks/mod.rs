@@ -15,7 +15,7 @@ mod confirmation;
 mod grants;
 mod lock_waiters;
 mod signals;
-mod waits;
+mod status_rows;
 
 use std::{
     io,
@@ -27,7 +27,7 @@ use fuser::Errno;
 use rdmabox::Cancel;
 
 pub(super) use self::confirmation::RefusedLock;
-pub use self::waits::{LockWait, LockWaits};
+pub use self::status_rows::{LockWait, LockWaits};
 use self::{
     confirmation::Confirmer,
     lock_waiters::{Interrupt, LockWaiters, State, Waiter},

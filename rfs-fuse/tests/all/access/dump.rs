@@ -8,7 +8,7 @@ use std::{
 
 use measure::testing::{contains, dumped};
 
-use crate::common::{Lender, directory, providers};
+use crate::common::{TestServer, directory, providers};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 128 << 10;
@@ -37,9 +37,9 @@ fn a_core_dump_has_neither_the_key_nor_buffers_of_files() {
     };
     let key = private("key", format!("client {secret}\n"));
     let keys = private("keys", format!("client {secret} rfs rw\n"));
-    let lender = Lender::with(64 * MIB, |config| config.keys = Some(keys));
+    let server = TestServer::with(64 * MIB, |config| config.keys = Some(keys));
     for over in providers() {
-        let mount = lender.mount(over, &["--key", key.to_str().expect("UTF-8")]);
+        let mount = server.mount(over, &["--key", key.to_str().expect("UTF-8")]);
         let path = mount.path("file");
         // Whole blocks of a marker, written and read through the kernel's pages and around them.
         for (flags, first) in [(0, 0), (libc::O_DIRECT, 100)] {
@@ -60,7 +60,7 @@ fn a_core_dump_has_neither_the_key_nor_buffers_of_files() {
         let memory = dumped(mount.pid().as_raw_nonzero().get() as u32).expect("the memory of the mount");
         assert!(memory.len() > 100_000, "{} bytes are not all", memory.len());
         // The search works: the address is no secret.
-        assert!(contains(&memory, lender.address(over).as_bytes()));
+        assert!(contains(&memory, server.address(over).as_bytes()));
         let bytes: Vec<u8> = secret
             .as_bytes()
             .chunks(2)

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use crate::common::{Lender, Over, directory, program, providers};
+use crate::common::{Over, TestServer, directory, program, providers};
 use rfs_server::ExportConfig;
 use rustix::{fs::statvfs, io::Errno};
 
@@ -10,8 +10,8 @@ const BLOCK: u64 = 4096;
 
 /// Starts a server with two exports. "small" has 512 blocks and 5 inodes, including the root's;
 /// "large" has 1024 and 100.
-fn lender() -> Lender {
-    Lender::with(0, |config| {
+fn server() -> TestServer {
+    TestServer::with(0, |config| {
         let export = |name: &str, blocks, inodes| ExportConfig {
             name: name.into(),
             memory: blocks * BLOCK,
@@ -35,11 +35,11 @@ fn totals(point: &Path) -> (u64, u64, u64, u64) {
 #[test]
 fn a_full_export_does_not_affect_another_export() {
     for over in providers() {
-        let lender = lender();
+        let server = server();
         let (small, large) =
-            (lender.mount(over, &["--export", "small"]), lender.mount(over, &["--export", "large"]));
+            (server.mount(over, &["--export", "small"]), server.mount(over, &["--export", "large"]));
         // Without `--export` a mount gets the first export.
-        let first = lender.mount(over, &[]);
+        let first = server.mount(over, &[]);
         assert_eq!(totals(&small.point), (512, 512, 5, 4));
         assert_eq!(totals(&large.point), (1024, 1024, 100, 99));
         let file = fs::File::create_new(small.path("file")).expect("created");
@@ -69,25 +69,25 @@ fn a_full_export_does_not_affect_another_export() {
 #[test]
 fn df_and_writes_follow_the_size_of_an_export() {
     for over in providers().into_iter().filter(|over| *over != Over::Rdma) {
-        let lender = Lender::with(2 << 20, |config| {
+        let server = TestServer::with(2 << 20, |config| {
             config.listen.retain(|address| address.provider() != Over::Rdma);
             (config.max_memory, config.inodes) = (Some(256 << 20), Some(100));
         });
-        let (mount, other) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        let (mount, other) = (server.mount(over, &[]), server.mount(over, &[]));
         assert_eq!(totals(&mount.point).0, 512);
         let file = fs::File::create_new(mount.path("file")).expect("created");
         let bytes = crate::common::pattern(512 * BLOCK as usize, 7);
         file.write_all_at(&bytes, 0).expect("written");
         let full = file.write_at(&bytes, bytes.len() as u64).expect_err("full");
         assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
-        lender.server.resize("rfs", 8 << 20).expect("grown");
+        server.inner.resize("rfs", 8 << 20).expect("grown");
         assert_eq!((totals(&mount.point).0, totals(&other.point).0), (2048, 2048));
         file.write_all_at(&bytes, bytes.len() as u64).expect("written");
         drop(file);
         assert!(fs::read(other.path("file")).expect("read") == bytes.repeat(2));
         // The space in use, once the space ahead of need is back.
-        assert!(lender.server.resize("rfs", (4 << 20) - BLOCK).is_err());
-        assert_eq!(lender.server.resize("rfs", 4 << 20).expect("shrunk"), (8 << 20, 4 << 20));
+        assert!(server.inner.resize("rfs", (4 << 20) - BLOCK).is_err());
+        assert_eq!(server.inner.resize("rfs", 4 << 20).expect("shrunk"), (8 << 20, 4 << 20));
         assert_eq!([&mount, &other].map(|mount| totals(&mount.point).0), [1024; 2]);
         assert!(fs::read(mount.path("file")).expect("read") == bytes.repeat(2));
         fs::write(mount.path("more"), b"x").expect_err("full");
@@ -99,10 +99,10 @@ fn df_and_writes_follow_the_size_of_an_export() {
 
 #[test]
 fn a_missing_export_is_reported() {
-    let lender = lender();
+    let server = server();
     let point = directory();
     for over in providers() {
-        let address = lender.address(over);
+        let address = server.address(over);
         let refused = program().args(["--export", "none", &address]).arg(point.path()).output().expect("ran");
         let said = String::from_utf8(refused.stderr).expect("UTF-8");
         assert_eq!(refused.status.code(), Some(1), "{said}");

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::common::{Lender, Over, directory, is_mounted, program, providers};
+use crate::common::{Over, TestServer, directory, is_mounted, program, providers};
 use rdmabox::Address;
 use rfs_server::ExportConfig;
 use rustix::{
@@ -29,7 +29,7 @@ fn private(path: &Path, text: &str) -> PathBuf {
 }
 
 struct Fixture {
-    lender: Lender,
+    server: TestServer,
     keys: TempDir,
 }
 
@@ -46,7 +46,7 @@ impl Fixture {
         }
         private(&keys.path().join("wrong"), &format!("writer {}\n", secret(7)));
         let path = private(&keys.path().join("all"), &lines);
-        let lender = Lender::with(0, |config| {
+        let server = TestServer::with(0, |config| {
             let root = config.root;
             let export = |name: &str| ExportConfig {
                 name: name.into(),
@@ -59,7 +59,7 @@ impl Fixture {
             config.exports = vec![export("home"), export("scratch")];
             config.keys = Some(path);
         });
-        Fixture { lender, keys }
+        Fixture { server, keys }
     }
 
     fn key(&self, name: &str) -> String {
@@ -67,7 +67,7 @@ impl Fixture {
     }
 
     fn mount(&self, over: Over, key: &str) -> crate::common::Mount {
-        self.lender.mount(over, &["--key", &self.key(key)])
+        self.server.mount(over, &["--key", &self.key(key)])
     }
 
     /// Returns the one line with which a mount is refused.
@@ -75,7 +75,7 @@ impl Fixture {
         let point = directory();
         let mut command = program();
         command.args(["--provider", if over == Over::Shm { "shm" } else { "tcp" }]).args(options);
-        let out = command.arg(self.lender.address(over)).arg(point.path()).stdin(Stdio::null()).output();
+        let out = command.arg(self.server.address(over)).arg(point.path()).stdin(Stdio::null()).output();
         let out = out.expect("rfs-fuse runs");
         let said = String::from_utf8(out.stderr).expect("UTF-8");
         assert_eq!((out.status.code(), said.lines().count()), (Some(1), 1), "{said}");
@@ -153,8 +153,8 @@ fn a_mount_without_a_valid_key_gets_the_reason() {
     assert!(said.ends_with("writer: other users can use this file, its mode is 644: chmod 600"), "{said}");
     assert!(tcp(&["--key", &f.key("none")]).contains("none: No such file"));
     // A server without keys.
-    let open = Lender::new(8 * MIB);
-    let f = Fixture { lender: open, keys: f.keys };
+    let open = TestServer::new(8 * MIB);
+    let f = Fixture { server: open, keys: f.keys };
     let said = f.refusal(Over::Tcp, &["--key", &f.key("reader")]);
     assert!(said.ends_with(": this server has no keys: leave --key out"), "{said}");
 }
@@ -169,7 +169,7 @@ fn many_descriptors() {
 fn a_thousand_silent_connections_do_not_prevent_a_mount() {
     many_descriptors();
     let f = Fixture::new();
-    let Ok(Address::Tcp { host, port }) = f.lender.address(Over::Tcp).parse() else { panic!("no address") };
+    let Ok(Address::Tcp { host, port }) = f.server.address(Over::Tcp).parse() else { panic!("no address") };
     let _silent: Vec<TcpStream> =
         (0..1000).map(|_| TcpStream::connect((host.as_str(), port)).expect("connected")).collect();
     let mount = f.mount(Over::Tcp, "writer");

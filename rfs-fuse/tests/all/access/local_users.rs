@@ -26,19 +26,19 @@ const USER: u32 = 1234;
 
 /// Starts a server whose socket every user may connect to, because the mode of the socket file is
 /// not part of the defence.
-fn reachable(allow_without_keys: bool) -> Lender {
-    let lender = Lender::with(16 * MIB, |config| {
+fn reachable(allow_without_keys: bool) -> TestServer {
+    let server = TestServer::with(16 * MIB, |config| {
         config.listen.retain(|address| matches!(address, Address::Unix(_)));
         config.allow_without_keys = allow_without_keys;
     });
-    fs::set_permissions(lender.dir.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
-    fs::set_permissions(lender.dir.path().join("socket"), PermissionsExt::from_mode(0o777)).expect("chmod");
-    lender
+    fs::set_permissions(server.dir.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
+    fs::set_permissions(server.dir.path().join("socket"), PermissionsExt::from_mode(0o777)).expect("chmod");
+    server
 }
 
 /// Requests a session on a thread of this user. Returns the refusal, if any.
-fn session_as(lender: &Lender, user: u32) -> Result<(), String> {
-    let address: Address = lender.address(Over::Shm).parse().expect("an address");
+fn session_as(server: &TestServer, user: u32) -> Result<(), String> {
+    let address: Address = server.address(Over::Shm).parse().expect("an address");
     let connect = move || {
         let uid = Uid::from_raw(user);
         rustix::thread::set_thread_res_uid(uid, uid, uid).expect("setresuid, of this thread");
@@ -48,11 +48,11 @@ fn session_as(lender: &Lender, user: u32) -> Result<(), String> {
 }
 
 /// Runs rfs-fuse as this user, as root of a new user namespace.
-fn mount_as_root_of_a_namespace(lender: &Lender, point: &Path) -> Output {
+fn mount_as_root_of_a_namespace(server: &TestServer, point: &Path) -> Output {
     let user = USER.to_string();
     Command::new("setpriv")
         .args(["--reuid", &user, "--regid", &user, "--clear-groups", "unshare", "-Urm"])
-        .args([env!("CARGO_BIN_EXE_rfs-fuse"), "--connect-timeout", "5", &lender.address(Over::Shm)])
+        .args([env!("CARGO_BIN_EXE_rfs-fuse"), "--connect-timeout", "5", &server.address(Over::Shm)])
         .arg(point)
         .output()
         .expect("setpriv")
@@ -60,12 +60,12 @@ fn mount_as_root_of_a_namespace(lender: &Lender, point: &Path) -> Output {
 
 #[test]
 fn the_socket_accepts_only_root_and_the_servers_user() {
-    let lender = reachable(false);
+    let server = reachable(false);
     for user in [USER, NOBODY] {
-        let refused = session_as(&lender, user).expect_err("an ordinary user");
+        let refused = session_as(&server, user).expect_err("an ordinary user");
         assert!(refused.contains("root and the user that runs it"), "{refused}");
     }
-    session_as(&lender, 0).expect("root");
+    session_as(&server, 0).expect("root");
     // A server that accepts every client ignores the user.
     session_as(&reachable(true), USER).expect("allowed");
 }
@@ -80,10 +80,10 @@ fn root_of_a_user_namespace_is_not_root() {
         possible,
         "this test makes a user namespace, and the machine does not let an ordinary user do so"
     );
-    let (lender, device) = (reachable(false), OpenDevice::new());
+    let (server, device) = (reachable(false), OpenDevice::new());
     let point = directory();
     rustix::fs::chown(point.path(), Some(Uid::from_raw(USER)), None).expect("chown");
-    let output = mount_as_root_of_a_namespace(&lender, point.path());
+    let output = mount_as_root_of_a_namespace(&server, point.path());
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("root and the user that runs it"), "{said}");
@@ -107,13 +107,13 @@ fn errors_on(file: &File) -> [Option<Errno>; 3] {
 /// Detects a session that serves every user, and one that refuses root.
 #[test]
 fn an_open_file_of_a_users_own_mount_is_for_root_but_not_for_a_stranger() {
-    let (lender, _open, point) = (Lender::new(16 * MIB), OpenDevice::new(), directory());
-    let everyone = lender.mount(Over::Shm, &[]);
+    let (server, _open, point) = (TestServer::new(16 * MIB), OpenDevice::new(), directory());
+    let everyone = server.mount(Over::Shm, &[]);
     fs::write(everyone.path("file"), pattern(4096, 1)).expect("written");
     chown(everyone.path("file"), Some(NOBODY), Some(NOBODY)).expect("chown");
     chown(point.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
     let mut command = program();
-    command.args(["--provider", "tcp", "--no-io-uring", &lender.address(Over::Tcp)]).arg(point.path());
+    command.args(["--provider", "tcp", "--no-io-uring", &server.address(Over::Tcp)]).arg(point.path());
     let mount = Mount::spawn(command.uid(NOBODY).gid(NOBODY), point.path());
     let owner = Actor { name: "owner", uid: NOBODY, gid: NOBODY, groups: &[] };
     let path = mount.path("file");

@@ -16,7 +16,7 @@ const NAMES: [(&str, &str); 3] =
     [("admin", "rw"), ("box", "rw squash=root"), ("user", "rw squash=all uid=1000 gid=1000")];
 
 struct Fixture {
-    lender: Lender,
+    server: TestServer,
     keys: tempfile::TempDir,
 }
 
@@ -36,16 +36,16 @@ impl Fixture {
             private(name, &format!("{name} {secret}\n"));
         }
         let all = private("all", &lines);
-        let lender = Lender::with(32 * MIB, |config| {
+        let server = TestServer::with(32 * MIB, |config| {
             config.keys = Some(all);
             config.root.perm = 0o1777;
         });
-        Fixture { lender, keys }
+        Fixture { server, keys }
     }
 
     fn mount(&self, over: Over, key: &str) -> Mount {
         let key = self.keys.path().join(key);
-        self.lender.mount(over, &["--key", key.to_str().expect("UTF-8")])
+        self.server.mount(over, &["--key", key.to_str().expect("UTF-8")])
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     process::Stdio,
 };
 
-use crate::common::{Lender, Over, directory, eventually, is_mounted, program, proxy::Proxy};
+use crate::common::{Over, TestServer, directory, eventually, is_mounted, program, proxy::Proxy};
 use certificates::{Authority, NAMES, Pair};
 use rdmabox::tls::TlsServerFiles;
 use rustix::process::Signal;
@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 
 /// A server with a certificate signed by an authority.
 struct Secured {
-    lender: Lender,
+    server: TestServer,
     authority: Authority,
 }
 
@@ -27,13 +27,13 @@ impl Secured {
     fn new(sign: impl FnOnce(&Authority) -> Pair, client_ca: Option<PathBuf>) -> Secured {
         let authority = Authority::new();
         let (certificate, key) = sign(&authority);
-        let lender = Lender::with(64 * MIB, |config| {
+        let server = TestServer::with(64 * MIB, |config| {
             config.listen.retain(|address| address.provider() != Over::Rdma);
             let mut files = TlsServerFiles::new(certificate, key);
             files.client_ca = client_ca;
             config.tls = Some(files);
         });
-        Secured { lender, authority }
+        Secured { server, authority }
     }
 
     fn usual() -> Secured {
@@ -64,7 +64,7 @@ fn refusal(address: &str, options: &[&str], code: i32) -> String {
 fn written_data_is_there_for_the_next_mount() {
     let secured = Secured::usual();
     let bytes = crate::common::pattern(5 << 20, 3);
-    let mount = secured.lender.mount(Over::Tcp, &["--tls-ca", &secured.ca()]);
+    let mount = secured.server.mount(Over::Tcp, &["--tls-ca", &secured.ca()]);
     assert!(mount.greeting.contains("(TCP with TLS via tcp:127.0.0.1:"), "{}", mount.greeting);
     fs::create_dir(mount.path("dir")).expect("made");
     fs::write(mount.path("dir/file"), &bytes).expect("written");
@@ -73,11 +73,11 @@ fn written_data_is_there_for_the_next_mount() {
     // Without TLS, a mount would switch to the Unix socket of this machine.
     let point = directory();
     let options = ["--tls-ca", &secured.ca(), "--tls-name", "localhost", "--cache", "none"];
-    let mount = crate::common::Mount::start(&secured.lender.address(Over::Tcp), point.path(), &options);
+    let mount = crate::common::Mount::start(&secured.server.address(Over::Tcp), point.path(), &options);
     assert!(mount.greeting.contains("(TCP with TLS via "), "{}", mount.greeting);
     assert!(fs::read(mount.path("dir/file")).expect("read") == bytes);
     mount.unmount();
-    let mount = secured.lender.mount(Over::Shm, &[]);
+    let mount = secured.server.mount(Over::Shm, &[]);
     assert!(fs::read(mount.path("dir/file")).expect("read") == bytes);
     mount.unmount();
 }
@@ -85,7 +85,7 @@ fn written_data_is_there_for_the_next_mount() {
 #[test]
 fn an_untrusted_server_and_a_missing_tls_get_a_reason() {
     let secured = Secured::usual();
-    let (address, ca) = (secured.lender.address(Over::Tcp), secured.ca());
+    let (address, ca) = (secured.server.address(Over::Tcp), secured.ca());
     let other = Authority::new();
     let said = refusal(&address, &["--tls-ca", &text(&other.ca())], 1);
     let unknown = format!("server certificate is not signed by a CA in --tls-ca {}", text(&other.ca()));
@@ -95,9 +95,9 @@ fn an_untrusted_server_and_a_missing_tls_get_a_reason() {
     let said = refusal(&address, &["--provider", "tcp"], 1);
     assert!(said.contains(": this server accepts clients with TLS only"), "{said}");
     let expired = Secured::new(|authority| authority.sign_expired("server"), None);
-    let said = refusal(&expired.lender.address(Over::Tcp), &["--tls-ca", &expired.ca()], 1);
+    let said = refusal(&expired.server.address(Over::Tcp), &["--tls-ca", &expired.ca()], 1);
     assert!(said.contains("certificate expired"), "{said}");
-    let plain = Lender::new(8 * MIB);
+    let plain = TestServer::new(8 * MIB);
     let said = refusal(&plain.address(Over::Tcp), &["--tls-ca", &ca], 1);
     assert!(
         said.ends_with(": the server does not use TLS; remove --tls-ca, or start the server with --tls-cert"),
@@ -119,7 +119,7 @@ fn an_untrusted_server_and_a_missing_tls_get_a_reason() {
 fn a_server_may_ask_for_the_clients_certificate() {
     let clients = Authority::new();
     let secured = Secured::new(|authority| authority.sign("server", &NAMES), Some(clients.ca()));
-    let (address, ca) = (secured.lender.address(Over::Tcp), secured.ca());
+    let (address, ca) = (secured.server.address(Over::Tcp), secured.ca());
     let said = refusal(&address, &["--tls-ca", &ca], 1);
     assert!(
         said.ends_with("TLS: the server requires a client certificate: pass --tls-cert and --tls-key"),
@@ -127,7 +127,7 @@ fn a_server_may_ask_for_the_clients_certificate() {
     );
     let (certificate, key) = clients.sign("laptop", &["laptop"]);
     let list = format!("tls_ca={ca},tls_cert={},tls_key={}", text(&certificate), text(&key));
-    let mount = secured.lender.mount(Over::Tcp, &["-o", &list]);
+    let mount = secured.server.mount(Over::Tcp, &["-o", &list]);
     fs::write(mount.path("file"), b"x").expect("written");
     mount.unmount();
 }
@@ -144,7 +144,7 @@ fn an_expired_certificate_of_a_mount_is_a_warning_with_its_next_step() {
     ] {
         let (certificate, key) = pair;
         let list = format!("tls_ca={},tls_cert={},tls_key={}", secured.ca(), text(&certificate), text(&key));
-        let mut mount = secured.lender.mount(Over::Tcp, &["-o", &list]);
+        let mut mount = secured.server.mount(Over::Tcp, &["-o", &list]);
         fs::write(mount.path("file"), b"x").expect("written");
         mount.signal(Signal::TERM);
         let (status, said) = mount.wait();
@@ -158,7 +158,7 @@ fn an_expired_certificate_of_a_mount_is_a_warning_with_its_next_step() {
 #[test]
 fn certificates_are_renewed_without_a_new_mount() {
     let secured = Secured::usual();
-    let proxy = Proxy::to(secured.lender.address(Over::Tcp).trim_start_matches("tcp:").to_owned());
+    let proxy = Proxy::to(secured.server.address(Over::Tcp).trim_start_matches("tcp:").to_owned());
     let point = directory();
     let ca = secured.ca();
     let options = ["--provider", "tcp", "--tls-ca", &ca, "--timeout", "60"];
@@ -170,7 +170,7 @@ fn certificates_are_renewed_without_a_new_mount() {
     for (from, to) in [(certificate, "server.pem"), (key, "server.key"), (new.ca(), "ca.pem")] {
         fs::copy(from, secured.authority.dir.path().join(to)).expect("replaced");
     }
-    assert!(secured.lender.server.reload_certificates().expect("read"));
+    assert!(secured.server.inner.reload_certificates().expect("read"));
     proxy.cut();
     fs::write(mount.path("file"), b"after").expect("written");
     // Unreadable files leave the previous certificates in use.
@@ -188,8 +188,8 @@ fn certificates_are_renewed_without_a_new_mount() {
 #[test]
 fn a_killed_mount_detaches_over_tls() {
     let secured = Secured::usual();
-    let mut mount = secured.lender.mount(Over::Tcp, &["--tls-ca", &secured.ca()]);
-    let calls = || secured.lender.server.stats().calls;
+    let mut mount = secured.server.mount(Over::Tcp, &["--tls-ca", &secured.ca()]);
+    let calls = || secured.server.inner.stats().calls;
     let detached =
         || calls().iter().filter(|(name, _)| *name == "detach").map(|(_, count)| count).sum::<u64>();
     let before = detached();

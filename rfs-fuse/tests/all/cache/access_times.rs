@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::common::{Lender, Over, each, eventually, pairs, providers};
+use crate::common::{Over, TestServer, each, eventually, pairs, providers};
 use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 
 const MIB: u64 = 1 << 20;
@@ -177,21 +177,21 @@ fn another_mount_sees_the_atime_after_the_last_close() {
 #[test]
 fn noatime_mounts_and_opens_change_no_atime() {
     for over in providers() {
-        let lender = Lender::new(64 * MIB);
-        let mount = lender.mount(over, &["--noatime"]);
+        let server = TestServer::new(64 * MIB);
+        let mount = server.mount(over, &["--noatime"]);
         let path = mount.path("file");
         fs::write(&path, b"x").expect("written");
         assert!(!read_counts(&path));
         assert_eq!(fs::read_dir(&mount.point).expect("listed").count(), 1);
-        let calls = lender.server.stats().calls;
+        let calls = server.inner.stats().calls;
         assert!(calls.contains(&("accessed".into(), 0)), "{calls:?}");
         mount.unmount();
 
-        let mount = lender.mount(over, &["--read-only"]);
+        let mount = server.mount(over, &["--read-only"]);
         assert!(!read_counts(&mount.path("file")));
         mount.unmount();
 
-        let mount = lender.mount(over, &[]);
+        let mount = server.mount(over, &[]);
         let path = mount.path("file");
         let before = times(&path);
         let flags = OFlags::NOATIME.bits() as i32;
@@ -206,8 +206,8 @@ fn noatime_mounts_and_opens_change_no_atime() {
 
 #[test]
 fn strictatime_counts_every_read() {
-    let lender = Lender::new(64 * MIB);
-    let mount = lender.mount(Over::Shm, &["--strictatime"]);
+    let server = TestServer::new(64 * MIB);
+    let mount = server.mount(Over::Shm, &["--strictatime"]);
     let path = mount.path("file");
     fs::write(&path, b"x").expect("written");
     assert!(read_counts(&path) && read_counts(&path) && read_counts(&path));

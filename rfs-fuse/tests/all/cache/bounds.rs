@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Lender, Mount, Over, each, pairs, providers};
+use crate::common::{Mount, Over, TestServer, each, pairs, providers};
 use rustix::{
     fs::{OFlags, fcntl_getfl, fcntl_setfl},
     io::{IoSlice, ReadWriteFlags, pwritev2},
@@ -32,9 +32,9 @@ fn look(mount: &Mount) {
 
 /// Returns the one-sided reads of a mount over TCP for these looks.
 fn reads_for_looks(options: &[&str]) -> u64 {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     let options = [&["--stats-on-exit"], options].concat();
-    let mount = lender.mount(Over::Tcp, &options);
+    let mount = server.mount(Over::Tcp, &options);
     fs::write(mount.path("file"), b"x").expect("written");
     look(&mount);
     let [reads] = mount.counted(["read_requests"]);
@@ -50,15 +50,15 @@ fn attributes_are_cached_no_longer_than_the_timeout() {
 
 /// Returns the lookups at the server for these looks.
 fn lookups_for_looks(options: &[&str]) -> u64 {
-    let lender = Lender::new(16 * MIB);
-    let maker = lender.mount(Over::Shm, &[]);
+    let server = TestServer::new(16 * MIB);
+    let maker = server.mount(Over::Shm, &[]);
     fs::write(maker.path("file"), b"x").expect("written");
     maker.unmount();
     let lookups = || {
-        let calls = lender.server.stats().calls;
+        let calls = server.inner.stats().calls;
         calls.iter().filter(|(name, _)| name.starts_with("lookup")).map(|(_, count)| count).sum::<u64>()
     };
-    let mount = lender.mount(Over::Shm, options);
+    let mount = server.mount(Over::Shm, options);
     let before = lookups();
     look(&mount);
     let made = lookups() - before;
@@ -72,8 +72,9 @@ fn names_are_cached_no_longer_than_the_timeout() {
     assert_eq!(lookups_for_looks(&["--entry-timeout", "0.01"]), LOOKS);
 }
 
-/// Remote fetching (RFP): the client fetches replies from the server's memory, and rings for slow
-/// ones. By default only over shared memory, because over TCP replies by message are faster.
+/// Remote fetching (RFP): the client fetches replies from the server's memory, and notifies the
+/// server of slow calls. By default only over shared memory, because over TCP replies by message
+/// are faster.
 #[test]
 fn replies_are_fetched_over_shared_memory_and_on_request() {
     for over in providers() {
@@ -81,8 +82,8 @@ fn replies_are_fetched_over_shared_memory_and_on_request() {
         for (options, fetches) in
             [(&[][..], auto), (&["--calls", "fetch"], true), (&["--calls", "reply"], false)]
         {
-            let lender = Lender::new(16 * MIB);
-            let mount = lender.mount(over, &[options, &["--stats-on-exit"]].concat());
+            let server = TestServer::new(16 * MIB);
+            let mount = server.mount(over, &[options, &["--stats-on-exit"]].concat());
             // Creates directories, lists them, and removes them.
             (0..100).for_each(|i| fs::create_dir(mount.path(&format!("d{i}"))).expect("made"));
             assert_eq!(fs::read_dir(&mount.point).expect("listed").count(), 100);

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Mount, each, mapping::Mapping, pairs, program};
+use crate::common::{Mount, TestServer, each, mapping::Mapping, pairs, program};
 use nix::libc::O_DIRECT;
 use rustix::fs::fstat;
 use serde_json::Value;
@@ -23,11 +23,11 @@ fn open(mount: &Mount, write: bool) -> File {
 
 /// Runs a test for each combination of mounts, in both directions, with a file of 16 pages of
 /// which no mount caches anything but attributes.
-fn shared(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
-    pairs(64 * MIB, options, |lender, a, b| {
+fn shared(options: &[&str], test: impl Fn(&TestServer, &Mount, &Mount)) {
+    pairs(64 * MIB, options, |server, a, b| {
         for (here, there) in [(a, b), (b, a)] {
             fs::write(here.path("file"), vec![b'x'; 16 * PAGE]).expect("written");
-            test(lender, here, there);
+            test(server, here, there);
             fs::remove_file(here.path("file")).expect("removed");
         }
     });
@@ -89,8 +89,8 @@ fn an_open_file_reads_other_writes_while_both_mounts_write() {
 #[test]
 fn a_mount_without_a_cache_writes_for_one_that_has() {
     crate::common::combinations().for_each(|(first, second)| {
-        let lender = Lender::new(64 * MIB);
-        let (here, there) = (lender.mount(first, &[]), lender.mount(second, &["--cache", "none"]));
+        let server = TestServer::new(64 * MIB);
+        let (here, there) = (server.mount(first, &[]), server.mount(second, &["--cache", "none"]));
         fs::write(here.path("file"), vec![b'x'; 16 * PAGE]).expect("written");
         let reader = open(&here, false);
         word(&reader, 8);
@@ -220,9 +220,9 @@ fn writers_on_both_mounts_do_not_block_each_other() {
 
 #[test]
 fn pages_are_kept_between_writes_and_after_the_writer_has_closed() {
-    shared(&[], |lender, here, there| {
+    shared(&[], |server, here, there| {
         // A close that is on its way would count as a request of a read.
-        lender.all_closed_but(0);
+        server.all_closed_but(0);
         let reader = open(here, false);
         let read_all = || {
             let mut bytes = vec![0; 16 * PAGE];
@@ -235,28 +235,28 @@ fn pages_are_kept_between_writes_and_after_the_writer_has_closed() {
             writer.write_all_at(&[round; 10], 0).expect("written");
             read_all();
             // The writer still has the file open.
-            assert_eq!(lender.calls_of(|| (0..20).for_each(|_| drop(read_all()))), 0);
+            assert_eq!(server.calls_of(|| (0..20).for_each(|_| drop(read_all()))), 0);
             assert_eq!(read_all()[..10], [round; 10]);
         }
         // A second write recalls nothing if no mount has cached the page since. The reader's next
         // request for recalls, which acknowledged the first one, may be counted late.
         writer.write_all_at(b"once", 0).expect("written");
-        let recalls = lender.handled("recalls");
+        let recalls = server.handled("recalls");
         (0..20).for_each(|_| writer.write_all_at(b"more", 0).expect("written"));
-        assert!(lender.handled("recalls") <= recalls + 1);
+        assert!(server.handled("recalls") <= recalls + 1);
         drop(writer);
-        lender.all_closed_but(1);
+        server.all_closed_but(1);
         assert_eq!(read_all()[..4], *b"more");
-        assert_eq!(lender.calls_of(|| (0..20).for_each(|_| drop(read_all()))), 0);
+        assert_eq!(server.calls_of(|| (0..20).for_each(|_| drop(read_all()))), 0);
     });
 }
 
 #[test]
 fn a_file_that_is_open_on_one_mount_costs_no_more() {
-    shared(&[], |lender, here, there| {
+    shared(&[], |server, here, there| {
         // The other mount has opened the file before and still caches its attributes.
         fs::read(there.path("file")).expect("read");
-        lender.all_closed_but(0);
+        server.all_closed_but(0);
         let file = open(here, true);
         word(&file, 8);
         file.write_all_at(b"known", 0).expect("written");
@@ -266,34 +266,34 @@ fn a_file_that_is_open_on_one_mount_costs_no_more() {
                 assert_eq!(word(&file, 8), round);
             }
         };
-        let before = ["holdpages", "droppages"].map(|request| lender.handled(request));
+        let before = ["holdpages", "droppages"].map(|request| server.handled(request));
         if crate::common::checked() {
             work();
         } else {
-            assert_eq!(lender.calls_of(work), 0);
+            assert_eq!(server.calls_of(work), 0);
         }
         drop(file);
-        lender.all_closed_but(0);
-        let accessed = lender.handled("accessed");
-        let opened = lender.calls_of(|| {
+        server.all_closed_but(0);
+        let accessed = server.handled("accessed");
+        let opened = server.calls_of(|| {
             drop(open(here, true));
-            lender.all_closed_but(0);
+            server.all_closed_but(0);
         });
-        assert_eq!(opened - (lender.handled("accessed") - accessed), 2, "an open and a close");
-        assert_eq!(["holdpages", "droppages"].map(|request| lender.handled(request)), before);
+        assert_eq!(opened - (server.handled("accessed") - accessed), 2, "an open and a close");
+        assert_eq!(["holdpages", "droppages"].map(|request| server.handled(request)), before);
     });
 }
 
 #[test]
 fn a_file_that_another_mount_opens_later_costs_its_writer_no_more() {
-    shared(&[], |lender, here, there| {
-        lender.all_closed_but(0);
+    shared(&[], |server, here, there| {
+        server.all_closed_but(0);
         let writer = open(there, true);
         let reader = open(here, false);
         word(&reader, 8);
-        let before = lender.handled("droppages");
+        let before = server.handled("droppages");
         each_write_is_read(&writer, &[&reader]);
-        assert_eq!(lender.handled("droppages"), before);
+        assert_eq!(server.handled("droppages"), before);
     });
 }
 

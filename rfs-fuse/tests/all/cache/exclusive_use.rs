@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, Over, combinations, directory, eventually, is_mounted, program, providers, stop,
+    Mount, Over, TestServer, combinations, directory, eventually, is_mounted, program, providers, stop,
 };
 use rdmabox::Fencing;
 use rfs_server::ExportConfig;
@@ -20,12 +20,12 @@ const MIB: u64 = 1 << 20;
 const WRITEBACK: &[&str] = &["--cache", "writeback"];
 
 /// Runs a mount that must fail.
-fn refused(lender: &Lender, over: Over, options: &[&str]) -> Output {
+fn refused(server: &TestServer, over: Over, options: &[&str]) -> Output {
     let point = directory();
     let out = program()
         .args(["--provider", &over.to_string()])
         .args(options)
-        .arg(lender.address(over))
+        .arg(server.address(over))
         .arg(point.path())
         .output()
         .expect("rfs-fuse runs");
@@ -41,20 +41,20 @@ fn assert_says(out: &Output, words: &[&str]) {
 }
 
 /// Mounts once the server has noticed the end of all sessions.
-fn mount_when_free(lender: &Lender, over: Over, options: &[&str]) -> Mount {
-    assert!(eventually(|| lender.server.stats().sessions == 0), "another session is still there");
-    lender.mount(over, options)
+fn mount_when_free(server: &TestServer, over: Over, options: &[&str]) -> Mount {
+    assert!(eventually(|| server.inner.stats().sessions == 0), "another session is still there");
+    server.mount(over, options)
 }
 
 #[test]
 fn an_exclusive_and_another_mount_exclude_each_other() {
     for (first, second) in combinations() {
-        let lender = Lender::new(16 * MIB);
-        let alone = lender.mount(first, WRITEBACK);
+        let server = TestServer::new(16 * MIB);
+        let alone = server.mount(first, WRITEBACK);
         fs::write(alone.path("file"), "its own").expect("written");
         for options in [&[][..], WRITEBACK, &["--cache", "none", "--read-only"]] {
             assert_says(
-                &refused(&lender, second, options),
+                &refused(&server, second, options),
                 &["its first export", "--cache writeback", "elsewhere"],
             );
         }
@@ -62,28 +62,28 @@ fn an_exclusive_and_another_mount_exclude_each_other() {
         // After a clean unmount the next mount needs no retry: it waits until the server has freed
         // the export.
         alone.unmount();
-        let (one, two) = (lender.mount(second, &[]), lender.mount(first, &["--cache", "none"]));
+        let (one, two) = (server.mount(second, &[]), server.mount(first, &["--cache", "none"]));
         assert_eq!(fs::read(two.path("file")).expect("read"), b"its own");
-        assert_says(&refused(&lender, first, WRITEBACK), &["in use by 2 other mounts", "--cache auto"]);
+        assert_says(&refused(&server, first, WRITEBACK), &["in use by 2 other mounts", "--cache auto"]);
         two.unmount();
-        assert!(eventually(|| lender.server.stats().sessions == 1));
-        assert_says(&refused(&lender, second, WRITEBACK), &["in use by 1 other mount,", "--cache auto"]);
+        assert!(eventually(|| server.inner.stats().sessions == 1));
+        assert_says(&refused(&server, second, WRITEBACK), &["in use by 1 other mount,", "--cache auto"]);
         one.unmount();
-        lender.mount(second, WRITEBACK).unmount();
+        server.mount(second, WRITEBACK).unmount();
     }
 }
 
 #[test]
 fn the_export_is_free_after_an_exclusive_mount_is_killed() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
+        let server = TestServer::new(16 * MIB);
         for options in [WRITEBACK, &[], WRITEBACK] {
-            let mut mount = lender.mount(over, options);
+            let mut mount = server.mount(over, options);
             fs::write(mount.path("file"), "closed").expect("written");
             mount.signal(Signal::KILL);
             mount.wait();
         }
-        let mount = mount_when_free(&lender, over, &[]);
+        let mount = mount_when_free(&server, over, &[]);
         assert_eq!(fs::read(mount.path("file")).expect("read"), b"closed");
         mount.unmount();
     }
@@ -93,12 +93,12 @@ fn the_export_is_free_after_an_exclusive_mount_is_killed() {
 fn the_export_is_free_after_the_lease_of_an_exclusive_mount_expires() {
     for over in providers() {
         let lease = Duration::from_secs(2);
-        let lender = Lender::with(16 * MIB, |config| {
+        let server = TestServer::with(16 * MIB, |config| {
             config.fencing = Fencing::new(lease, true);
         });
-        let mut held = lender.mount(over, WRITEBACK);
+        let mut held = server.mount(over, WRITEBACK);
         stop(held.pid());
-        let mount = mount_when_free(&lender, over, WRITEBACK);
+        let mount = mount_when_free(&server, over, WRITEBACK);
         fs::write(mount.path("file"), "ours").expect("written");
         held.signal(Signal::KILL);
         held.wait();
@@ -109,7 +109,7 @@ fn the_export_is_free_after_the_lease_of_an_exclusive_mount_expires() {
 
 #[test]
 fn an_exclusive_mount_does_not_affect_other_exports() {
-    let lender = Lender::with(0, |config| {
+    let server = TestServer::with(0, |config| {
         let root = config.root;
         let export = |name: &str| ExportConfig {
             name: name.into(),
@@ -122,11 +122,11 @@ fn an_exclusive_mount_does_not_affect_other_exports() {
         config.exports = vec![export("a"), export("b")];
     });
     for over in providers() {
-        let alone = lender.mount(over, &[WRITEBACK, &["--export", "b"]].concat());
-        let (one, two) = (lender.mount(over, &[]), lender.mount(over, &["--export", "a"]));
-        assert_says(&refused(&lender, over, &["--export", "b"]), &["the export \"b\"", "elsewhere"]);
+        let alone = server.mount(over, &[WRITEBACK, &["--export", "b"]].concat());
+        let (one, two) = (server.mount(over, &[]), server.mount(over, &["--export", "a"]));
+        assert_says(&refused(&server, over, &["--export", "b"]), &["the export \"b\"", "elsewhere"]);
         assert_says(
-            &refused(&lender, over, &[WRITEBACK, &["--export", "a"]].concat()),
+            &refused(&server, over, &[WRITEBACK, &["--export", "a"]].concat()),
             &["the export \"a\"", "2 other mounts"],
         );
         [alone, one, two].into_iter().for_each(Mount::unmount);
@@ -155,7 +155,7 @@ impl Drop for Started {
 
 #[test]
 fn one_of_two_simultaneous_mounts_succeeds() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     for round in 0..5 {
         for over in providers() {
             let points = [directory(), directory()];
@@ -164,7 +164,7 @@ fn one_of_two_simultaneous_mounts_succeeds() {
                 let mut command: Command = program();
                 // In some rounds the second mount does not ask for exclusive use.
                 let cache = if at == 0 || round % 2 == 0 { "writeback" } else { "auto" };
-                command.args(["--cache", cache]).arg(lender.address(over)).arg(points[at].path());
+                command.args(["--cache", cache]).arg(server.address(over)).arg(points[at].path());
                 command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
                 barrier.wait();
                 let mut started = Started(command.spawn().expect("rfs-fuse starts"));

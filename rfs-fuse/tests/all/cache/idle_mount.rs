@@ -7,14 +7,14 @@ use std::{
     path::Path,
 };
 
-use crate::common::{Lender, eventually, pairs};
+use crate::common::{TestServer, eventually, pairs};
 
 const MIB: u64 = 1 << 20;
 const FILES: u32 = 100;
 
 /// Returns the number of handled requests of this kind.
-fn count(lender: &Lender, kind: &str) -> u64 {
-    let calls = lender.server.stats().calls;
+fn count(server: &TestServer, kind: &str) -> u64 {
+    let calls = server.inner.stats().calls;
     calls.iter().find(|(name, _)| name == kind).map(|(_, count)| *count).expect("a kind of request")
 }
 
@@ -25,7 +25,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
 
 #[test]
 fn names_that_only_other_mounts_use_are_returned() {
-    pairs(64 * MIB, &[], |lender, a, b| {
+    pairs(64 * MIB, &[], |server, a, b| {
         let (here, there) = (a.path("dir"), b.path("dir"));
         fs::create_dir(&here).expect("made");
         for name in ["old", "replaced", "stays"] {
@@ -38,19 +38,19 @@ fn names_that_only_other_mounts_use_are_returned() {
         let returned = eventually(|| {
             File::create(here.join(format!("file{made}"))).expect("made");
             made += 1;
-            count(lender, "returnnames") > 0
+            count(server, "returnnames") > 0
         });
         assert!(returned, "after {made} recalls");
         // Waits for the last recall, which recalls all names.
         File::create(here.join("last")).expect("made");
-        let before = count(lender, "recalls");
+        let before = count(server, "recalls");
         for number in 0..FILES {
             File::create(here.join(format!("more{number}"))).expect("made");
         }
         for number in 0..FILES {
             fs::remove_file(here.join(format!("more{number}"))).expect("removed");
         }
-        assert_eq!(count(lender, "recalls") - before, 0, "recalls for {FILES} files");
+        assert_eq!(count(server, "recalls") - before, 0, "recalls for {FILES} files");
         // Names that the mount uses are still recalled.
         fs::remove_file(here.join("old")).expect("removed");
         fs::rename(here.join("stays"), here.join("replaced")).expect("renamed");
@@ -70,7 +70,7 @@ fn names_that_only_other_mounts_use_are_returned() {
 
 #[test]
 fn names_that_are_used_here_stay() {
-    pairs(64 * MIB, &[], |lender, a, b| {
+    pairs(64 * MIB, &[], |server, a, b| {
         let (here, there) = (a.path("dir"), b.path("dir"));
         fs::create_dir(&here).expect("made");
         fs::write(here.join("file"), b"").expect("written");
@@ -81,6 +81,6 @@ fn names_that_are_used_here_stay() {
                 assert!(there.join("file").exists());
             }
         }
-        assert_eq!(count(lender, "returnnames"), 0);
+        assert_eq!(count(server, "returnnames"), 0);
     });
 }

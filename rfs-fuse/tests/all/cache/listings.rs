@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Mount, each, eventually, providers};
+use crate::common::{Mount, TestServer, each, eventually, providers};
 use rustix::{
     fs::{Mode, OFlags, RawDir, SeekFrom, fchmod, fsync, mkdirat, openat, seek},
     io::Errno,
@@ -76,10 +76,10 @@ fn remove(dir: &Path, of: impl IntoIterator<Item = u32>) {
 }
 
 /// Returns the number of listing requests that `act` causes at the server.
-fn asked(lender: &Lender, act: impl FnOnce()) -> u64 {
-    let before = lender.handled("readdir");
+fn asked(server: &TestServer, act: impl FnOnce()) -> u64 {
+    let before = server.handled("readdir");
     act();
-    lender.handled("readdir") - before
+    server.handled("readdir") - before
 }
 
 /// Runs a test for every combination of mounts, in both directions, in a new directory.
@@ -95,7 +95,7 @@ fn pairs(test: impl Fn(&Path, &Path)) {
 
 #[test]
 fn a_second_listing_asks_for_nothing_until_something_changes_here() {
-    each(64 * MIB, |lender, mount| {
+    each(64 * MIB, |server, mount| {
         let dir = &mount.path("d");
         fs::create_dir(dir).expect("made");
         make(dir, 0..1000);
@@ -105,16 +105,16 @@ fn a_second_listing_asks_for_nothing_until_something_changes_here() {
         };
         // The kernel releases a directory in the background after close(2). A directory that is
         // opened before that is listed separately.
-        let free = |of: u32| assert!(eventually(|| asked(lender, || all(of)) == 0));
+        let free = |of: u32| assert!(eventually(|| asked(server, || all(of)) == 0));
         all(1000);
         free(1000);
         make(dir, 1000..1001);
-        assert!(asked(lender, || all(1001)) > 0);
+        assert!(asked(server, || all(1001)) > 0);
         free(1001);
         remove(dir, 1000..1001);
         fs::rename(dir.join("f0999"), dir.join("f1001")).expect("renamed");
         fs::rename(dir.join("f1001"), dir.join("f0999")).expect("renamed");
-        assert!(asked(lender, || all(1000)) > 0);
+        assert!(asked(server, || all(1000)) > 0);
         free(1000);
         // Reads in parts, and from positions in the middle.
         let in_parts = || {
@@ -126,35 +126,35 @@ fn a_second_listing_asks_for_nothing_until_something_changes_here() {
             go_to(&open, place);
             assert_eq!(rest(&open, 512), behind);
         };
-        assert!(eventually(|| asked(lender, in_parts) == 0));
+        assert!(eventually(|| asked(server, in_parts) == 0));
     });
 }
 
 #[test]
 fn an_open_directory_does_not_spoil_a_cached_listing() {
-    each(64 * MIB, |lender, mount| {
+    each(64 * MIB, |server, mount| {
         make(&mount.point, 0..100);
         let open = File::open(&mount.point).expect("opened");
         let first = some(&open, 1024);
         for _ in 0..3 {
-            assert!(asked(lender, || assert_eq!(list(&mount.point), names(0..100))) > 0, "read apart");
+            assert!(asked(server, || assert_eq!(list(&mount.point), names(0..100))) > 0, "read apart");
         }
         assert_eq!(rest(&open, 1024).len() + first.len(), 102);
-        assert_eq!(asked(lender, || assert_eq!(again(&open), names(0..100))), 0);
+        assert_eq!(asked(server, || assert_eq!(again(&open), names(0..100))), 0);
         drop(open);
-        assert!(eventually(|| asked(lender, || assert_eq!(list(&mount.point), names(0..100))) == 0));
+        assert!(eventually(|| asked(server, || assert_eq!(list(&mount.point), names(0..100))) == 0));
     });
 }
 
 #[test]
 fn without_long_caching_every_listing_asks_the_server() {
     for options in [&["--cache", "none"][..], &["--entry-timeout", "1000"]] {
-        let lender = Lender::new(64 * MIB);
-        let mount = lender.mount(crate::common::providers()[0], options);
+        let server = TestServer::new(64 * MIB);
+        let mount = server.mount(crate::common::providers()[0], options);
         make(&mount.point, 0..10);
         let all = || assert_eq!(list(&mount.point), names(0..10));
         all();
-        assert!(asked(&lender, all) > 0);
+        assert!(asked(&server, all) > 0);
         mount.unmount();
     }
 }
@@ -304,10 +304,10 @@ fn changes_before_a_listing_began_are_in_it() {
 /// For example the working directory of another process.
 #[test]
 fn a_removed_directory_can_be_neither_opened_nor_listed() {
-    each(64 * MIB, |lender, mount| {
+    each(64 * MIB, |server, mount| {
         let dir = mount.path("gone");
         fs::create_dir(&dir).expect("made");
-        assert!(eventually(|| asked(lender, || assert_eq!(list(&dir), names([]))) == 0));
+        assert!(eventually(|| asked(server, || assert_eq!(list(&dir), names([]))) == 0));
         let open = File::open(&dir).expect("opened");
         fs::remove_dir(&dir).expect("removed");
         let anew = openat(&open, ".", OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).expect("opened");
@@ -325,8 +325,8 @@ fn a_removed_directory_can_be_neither_opened_nor_listed() {
 fn a_removed_directory_still_works_for_processes_in_it() {
     for over in providers() {
         for cache in ["auto", "none", "writeback"] {
-            let lender = Lender::new(64 * MIB);
-            let mount = lender.mount(over, &["--cache", cache]);
+            let server = TestServer::new(64 * MIB);
+            let mount = server.mount(over, &["--cache", cache]);
             fs::create_dir_all(mount.path("replaced")).expect("made");
             fs::create_dir(mount.path("moved")).expect("made");
             fs::create_dir(mount.path("removed")).expect("made");
@@ -353,8 +353,8 @@ fn a_removed_directory_still_works_for_processes_in_it() {
 fn a_listing_with_renames_in_between_ends() {
     for over in providers() {
         for cache in ["auto", "none"] {
-            let lender = Lender::new(64 * MIB);
-            let mount = lender.mount(over, &["--cache", cache]);
+            let server = TestServer::new(64 * MIB);
+            let mount = server.mount(over, &["--cache", cache]);
             make(&mount.point, 0..2000);
             let mut seen = BTreeSet::new();
             for entry in fs::read_dir(&mount.point).expect("opened") {

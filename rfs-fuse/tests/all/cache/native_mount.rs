@@ -9,15 +9,15 @@ use std::{
 
 use rfs_native::{LockMode, Mount as NativeMount, MountOptions, OpenOptions, RenameMode};
 
-use crate::common::{Lender, Mount, Over};
+use crate::common::{Mount, Over, TestServer};
 
 /// Runs a test with a FUSE mount and a native one, over both providers and in two cache modes.
 fn beside(test: impl Fn(&Mount, &NativeMount)) {
     for (over, cache) in [(Over::Shm, "auto"), (Over::Tcp, "auto"), (Over::Shm, "none")] {
-        let lender = Lender::new(64 << 20);
-        let fuse = lender.mount(over, &["--cache", cache]);
+        let server = TestServer::new(64 << 20);
+        let fuse = server.mount(over, &["--cache", cache]);
         let options = MountOptions { provider: Some(over), ..MountOptions::default() };
-        let native = NativeMount::connect(&lender.address(over), &options).expect("mounted");
+        let native = NativeMount::connect(&server.address(over), &options).expect("mounted");
         test(&fuse, &native);
         fuse.unmount();
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount,
+    Mount, TestServer,
     bytes::{copy_within, put},
     combinations, pairs, pattern,
     random::{Random, seed},
@@ -19,7 +19,7 @@ use rustix::{
 };
 
 const MIB: u64 = 1 << 20;
-const LONGEST: u64 = 40_000;
+const MAX_OFFSET: u64 = 40_000;
 const STEPS: u32 = 800;
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
@@ -143,7 +143,7 @@ impl Shared {
 
     /// Runs one step on a mount. Returns its description.
     fn step(&mut self, random: &mut Random, by: usize) -> String {
-        let (at, len) = (random.below(LONGEST), random.below(6000) + 1);
+        let (at, len) = (random.below(MAX_OFFSET), random.below(6000) + 1);
         let (offset, size) = (at as usize, self.model.len());
         let end = offset + len as usize;
         let [file, end_of_file] = &self.files[by];
@@ -263,8 +263,8 @@ fn exercise(mounts: [&Mount; 2], coherent: bool, seed: u64) {
 fn exercise_all(options: &[&str], coherent: bool) {
     let fresh = seed();
     for (first, second) in combinations() {
-        let lender = Lender::new(64 * MIB);
-        let (a, b) = (lender.mount(first, options), lender.mount(second, options));
+        let server = TestServer::new(64 * MIB);
+        let (a, b) = (server.mount(first, options), server.mount(second, options));
         for seed in [7, fresh] {
             eprintln!("{first:?} and {second:?}, {options:?}, seed {seed}");
             exercise([&a, &b], coherent, seed);

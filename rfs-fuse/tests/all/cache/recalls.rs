@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Lender, Mount, Over, WAIT_LIMIT, each, eventually, mapping::Mapping, pattern};
+use crate::common::{Mount, Over, TestServer, WAIT_LIMIT, each, eventually, mapping::Mapping, pattern};
 use rustix::{
     fs::{CWD, RenameFlags, XattrFlags, renameat_with},
     process::Signal,
@@ -21,10 +21,10 @@ const MIB: u64 = 1 << 20;
 const ROUNDS: u32 = 50;
 
 /// Runs a test for every combination of mounts, in both directions.
-fn pairs(test: impl Fn(&Lender, &Mount, &Mount)) {
-    crate::common::pairs(64 * MIB, &[], |lender, a, b| {
-        test(lender, a, b);
-        test(lender, b, a);
+fn pairs(test: impl Fn(&TestServer, &Mount, &Mount)) {
+    crate::common::pairs(64 * MIB, &[], |server, a, b| {
+        test(server, a, b);
+        test(server, b, a);
     });
 }
 
@@ -199,10 +199,10 @@ fn attributes_change() {
 /// name therefore expires a second time.
 #[test]
 fn a_name_is_looked_up_again_a_second_after_a_change_of_owner() {
-    crate::common::pairs(64 * MIB, &[], |lender, a, b| {
+    crate::common::pairs(64 * MIB, &[], |server, a, b| {
         let (here, there) = (a.path("file"), b.path("file"));
         fs::write(&here, b"x").expect("written");
-        let lookups = || lender.handled("lookup") + lender.handled("lookupahead");
+        let lookups = || server.handled("lookup") + server.handled("lookupahead");
         let is_looked_up = |owner| {
             let before = lookups();
             assert_eq!(fs::symlink_metadata(&there).expect("attributes").uid(), owner);
@@ -295,11 +295,11 @@ fn pages_change() {
 
 #[test]
 fn mapped_pages_change() {
-    pairs(|lender, a, b| {
+    pairs(|server, a, b| {
         let (here, there) = (a.path("f"), b.path("f"));
         fs::write(&here, [1; 8192]).expect("written");
         // While the server has the file open for writing, no mount caches its pages.
-        lender.all_closed_but(0);
+        server.all_closed_but(0);
         let file = File::open(&there).expect("opened");
         let mapped = Mapping::read_only(&file, 8192);
         assert_eq!(mapped.read(0, 8192), [1; 8192]);
@@ -309,7 +309,7 @@ fn mapped_pages_change() {
             writer.write_all_at(&[round; 8192], 0).expect("written");
             assert_eq!(mapped.read(0, 8192), [round; 8192]);
             drop(writer);
-            lender.all_closed_but(1);
+            server.all_closed_but(1);
             assert_eq!(fs::read(&there).expect("read"), [round; 8192], "and kept again");
         }
         drop(mapped);
@@ -346,8 +346,8 @@ fn two_mounts_that_change_a_directory_do_not_wait_for_each_other() {
 #[test]
 fn a_stopped_or_killed_cache_holder_does_not_block_other_mounts() {
     for signal in [Signal::STOP, Signal::KILL] {
-        let lender = Lender::new(64 * MIB);
-        let (a, b) = (lender.mount(Over::Tcp, &[]), lender.mount(Over::Tcp, &[]));
+        let server = TestServer::new(64 * MIB);
+        let (a, b) = (server.mount(Over::Tcp, &[]), server.mount(Over::Tcp, &[]));
         fs::write(a.path("f"), b"x").expect("written");
         assert_eq!(fs::read(b.path("f")).expect("read"), b"x");
         b.signal(signal);
@@ -363,13 +363,13 @@ fn a_stopped_or_killed_cache_holder_does_not_block_other_mounts() {
 #[test]
 fn cached_state_ends_with_the_session() {
     for over in crate::common::providers() {
-        let lender = Lender::new(64 * MIB);
-        let mount = lender.mount(over, &["--no-return"]);
+        let server = TestServer::new(64 * MIB);
+        let mount = server.mount(over, &["--no-return"]);
         let path = mount.path("f");
         fs::write(&path, pattern(8192, 1)).expect("written");
         let file = File::open(&path).expect("opened");
         file.read_exact_at(&mut [0; 8192], 0).expect("read");
-        drop(lender);
+        drop(server);
         assert!(eventually(|| fs::metadata(&path).is_err()));
         assert!(eventually(|| file.read_at(&mut [0; 8192], 0).is_err()));
         drop(file);
@@ -398,27 +398,27 @@ fn stat_all(root: &Path, directories: u32, files: u32) {
 
 #[test]
 fn a_warm_tree_needs_no_call() {
-    each(64 * MIB, |lender, mount| {
+    each(64 * MIB, |server, mount| {
         let root = mount.path("tree");
         tree(&root, 10, 50);
-        assert!(eventually(|| lender.handled("close") == 500));
+        assert!(eventually(|| server.handled("close") == 500));
         stat_all(&root, 10, 50);
-        assert_eq!(lender.calls_of(|| stat_all(&root, 10, 50)), 0);
+        assert_eq!(server.calls_of(|| stat_all(&root, 10, 50)), 0);
         let absent = || assert!((0..50).all(|i| missing(&root.join(format!("d{}/nothing{i}", i % 10)))));
         absent();
-        assert_eq!(lender.calls_of(absent), 0);
+        assert_eq!(server.calls_of(absent), 0);
     });
 }
 
 #[test]
 fn names_in_the_order_of_the_directory_come_together() {
     for over in crate::common::providers() {
-        let lender = Lender::new(64 * MIB);
-        let maker = lender.mount(over, &[]);
+        let server = TestServer::new(64 * MIB);
+        let maker = server.mount(over, &[]);
         tree(&maker.path("tree"), 1, 4000);
         maker.unmount();
-        let mount = lender.mount(over, &[]);
-        let looked = lender.calls_of(|| stat_all(&mount.path("tree"), 1, 4000));
+        let mount = server.mount(over, &[]);
+        let looked = server.calls_of(|| stat_all(&mount.path("tree"), 1, 4000));
         assert!(looked <= 40 + 4, "{looked} calls for 4000 names");
         mount.unmount();
     }
@@ -426,22 +426,22 @@ fn names_in_the_order_of_the_directory_come_together() {
 
 #[test]
 fn a_known_directory_is_changed_with_one_call_a_change() {
-    each(64 * MIB, |lender, mount| {
+    each(64 * MIB, |server, mount| {
         let dir = mount.path("d");
         fs::create_dir(&dir).expect("made");
         let path = |i: u32| dir.join(format!("f{i}"));
         File::create_new(path(0)).expect("made");
-        assert!(eventually(|| lender.handled("close") == 1));
+        assert!(eventually(|| server.handled("close") == 1));
         let closes = 1;
-        let made = lender.calls_of(|| {
+        let made = server.calls_of(|| {
             (1..=100).for_each(|i| drop(File::create_new(path(i)).expect("made")));
             // The kernel releases files in the background after close(2).
-            assert!(eventually(|| lender.handled("close") >= closes + 100));
+            assert!(eventually(|| server.handled("close") >= closes + 100));
         });
         assert_eq!(made, 200, "one to make it, one to close it");
-        let removed = lender.calls_of(|| (0..=100).for_each(|i| fs::remove_file(path(i)).expect("removed")));
+        let removed = server.calls_of(|| (0..=100).for_each(|i| fs::remove_file(path(i)).expect("removed")));
         assert_eq!(removed, 101);
-        let gone = lender.calls_of(|| assert!((0..=100).all(|i| missing(&path(i)))));
+        let gone = server.calls_of(|| assert!((0..=100).all(|i| missing(&path(i)))));
         assert_eq!(gone, 0);
         // The error for a name that is too long is not "no such file".
         let long = fs::metadata(dir.join("x".repeat(256))).expect_err("too long");
@@ -479,17 +479,17 @@ rm -r d; ! test -e d
 fn link_targets_are_requested_once_and_xattr_values_each_time() {
     const LOOKS: u64 = 20;
     for over in crate::common::providers() {
-        let lender = Lender::new(64 * MIB);
-        let maker = lender.mount(over, &[]);
+        let server = TestServer::new(64 * MIB);
+        let maker = server.mount(over, &[]);
         symlink("target", maker.path("link")).expect("made");
         fs::write(maker.path("file"), b"x").expect("written");
         rustix::fs::setxattr(maker.path("file"), "user.a", b"value", XattrFlags::empty()).expect("set");
         maker.unmount();
-        let mount = lender.mount(over, &[]);
+        let mount = server.mount(over, &[]);
         let asked = |name: &str, look: &dyn Fn()| {
-            let before = lender.handled(name);
+            let before = server.handled(name);
             (0..LOOKS).for_each(|_| look());
-            lender.handled(name) - before
+            server.handled(name) - before
         };
         let link = || assert_eq!(fs::read_link(mount.path("link")).expect("read"), Path::new("target"));
         assert_eq!(asked("readlink", &link), 1);

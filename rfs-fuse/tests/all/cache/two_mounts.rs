@@ -9,17 +9,17 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Mount, eventually, locking::open, mapping::Mapping, pattern};
+use crate::common::{Mount, TestServer, eventually, locking::open, mapping::Mapping, pattern};
 
 const MIB: u64 = 1 << 20;
 const LONG: &[&str] = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
 const NONE: &[&str] = &["--attr-timeout", "0", "--entry-timeout", "0"];
 
 /// Runs a test for every combination of mounts, in both directions.
-fn pairs(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
-    crate::common::pairs(64 * MIB, options, |lender, a, b| {
-        test(lender, a, b);
-        test(lender, b, a);
+fn pairs(options: &[&str], test: impl Fn(&TestServer, &Mount, &Mount)) {
+    crate::common::pairs(64 * MIB, options, |server, a, b| {
+        test(server, a, b);
+        test(server, b, a);
     });
 }
 
@@ -112,8 +112,8 @@ fn two_concurrent_creations_open_the_same_file() {
 
 #[test]
 fn an_open_file_outlives_its_name_on_the_other_side() {
-    pairs(NONE, |lender, a, b| {
-        let free = lender.free_blocks();
+    pairs(NONE, |server, a, b| {
+        let free = server.free_blocks();
         fs::write(a.path("file"), pattern(MIB as usize, 2)).expect("written");
         let file = File::open(b.path("file")).expect("opened");
         fs::remove_file(a.path("file")).expect("removed");
@@ -123,7 +123,7 @@ fn an_open_file_outlives_its_name_on_the_other_side() {
         assert!(out == pattern(MIB as usize, 2));
         drop(file);
         fs::remove_file(a.path("other")).expect("removed");
-        assert!(eventually(|| lender.free_blocks() == free), "its space comes back with the last close");
+        assert!(eventually(|| server.free_blocks() == free), "its space comes back with the last close");
     });
 }
 
@@ -189,25 +189,25 @@ fn times_are_the_same_on_both_after_fsync_and_close() {
 
 #[test]
 fn without_a_cache_every_read_reaches_the_server_and_nothing_is_recalled() {
-    pairs(&["--cache", "none"], |lender, a, b| {
+    pairs(&["--cache", "none"], |server, a, b| {
         let writer = File::create(a.path("file")).expect("created");
         writer.set_len(8).expect("zeroes");
         let reader = File::open(b.path("file")).expect("opened");
         // After each reply a mount asks for recalls again. A starting mount may do so during the
         // rounds.
-        let (asked, starting) = (lender.handled("recalls"), 2);
+        let (asked, starting) = (server.handled("recalls"), 2);
         for round in 0..50_u64 {
             writer.write_all_at(&round.to_le_bytes(), 0).expect("written");
             let mut bytes = [0xff; 8];
             reader.read_exact_at(&mut bytes, 0).expect("read");
             assert_eq!(u64::from_le_bytes(bytes), round);
         }
-        let before = lender.handled("recalls");
+        let before = server.handled("recalls");
         assert!(before <= asked + starting, "{before} requests for recalls, {asked} before the rounds");
         fs::remove_file(b.path("file")).expect("removed");
         assert!(!fs::exists(a.path("file")).expect("looked"));
         // A mount that has the file open is told when the file loses its name.
-        assert!(eventually(|| lender.handled("recalls") > before));
+        assert!(eventually(|| server.handled("recalls") > before));
     });
 }
 

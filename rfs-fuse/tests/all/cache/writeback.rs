@@ -12,8 +12,8 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, NOBODY, Over, directory, is_mounted, locking::open, mapping::Mapping, pattern, providers,
-    shell_as,
+    Mount, NOBODY, Over, TestServer, directory, is_mounted, locking::open, mapping::Mapping, pattern,
+    providers, shell_as,
 };
 use rustix::{
     fs::{
@@ -28,18 +28,18 @@ const MIB: usize = 1 << 20;
 const WRITEBACK: &[&str] = &["--cache", "writeback"];
 
 /// Starts a server of `mib` MiB with a writeback mount, for every provider.
-fn each(mib: usize, test: impl Fn(&Lender, Mount, Over)) {
+fn each(mib: usize, test: impl Fn(&TestServer, Mount, Over)) {
     for over in providers() {
         eprintln!("over {over:?}");
-        let lender = Lender::new((mib * MIB) as u64);
-        let mount = lender.mount(over, WRITEBACK);
-        test(&lender, mount, over);
+        let server = TestServer::new((mib * MIB) as u64);
+        let mount = server.mount(over, WRITEBACK);
+        test(&server, mount, over);
     }
 }
 
 /// Mounts again, to see the state at the server.
-fn mount_again(lender: &Lender, over: Over) -> Mount {
-    lender.mount(over, &[])
+fn mount_again(server: &TestServer, over: Over) -> Mount {
+    server.mount(over, &[])
 }
 
 fn kill(mount: &mut Mount) {
@@ -65,15 +65,15 @@ fn the_first_read_of_bytes_that_are_not_written_back_changes_atime() {
 #[test]
 fn small_writes_leave_in_few_large_requests() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB as u64);
-        let mount = lender.mount(over, &[WRITEBACK, &["--stats-on-exit"]].concat());
+        let server = TestServer::new(16 * MIB as u64);
+        let mount = server.mount(over, &[WRITEBACK, &["--stats-on-exit"]].concat());
         let data = pattern(4 * MIB, 3);
         let mut file = File::create(mount.path("file")).expect("created");
         data.chunks(1000).for_each(|chunk| file.write_all(chunk).expect("written"));
         drop(file);
         let [requests] = mount.counted(["write_requests"]);
         assert!(requests < 400, "{requests} for 4195 writes");
-        let mount = mount_again(&lender, over);
+        let mount = mount_again(&server, over);
         assert!(fs::read(mount.path("file")).expect("read") == data);
         mount.unmount();
     }
@@ -81,7 +81,7 @@ fn small_writes_leave_in_few_large_requests() {
 
 #[test]
 fn synced_and_closed_files_survive_the_death_of_rfs_fuse() {
-    each(32, |lender, mut mount, over| {
+    each(32, |server, mut mount, over| {
         let data = pattern(MIB + 77, 5);
         fs::write(mount.path("closed"), &data).expect("written");
         // Closing one descriptor writes back the writes through another one.
@@ -124,7 +124,7 @@ fn synced_and_closed_files_survive_the_death_of_rfs_fuse() {
             "{failed}"
         );
         drop((map, open_twice, synced, synced_data, mapped, through, around, lost));
-        let mount = mount_again(lender, over);
+        let mount = mount_again(server, over);
         for name in ["closed", "twice", "fsync", "fdatasync", "msync", "dsync", "sync"] {
             assert!(fs::read(mount.path(name)).expect("read") == data, "{name} over {over:?}");
         }
@@ -139,7 +139,7 @@ fn synced_and_closed_files_survive_the_death_of_rfs_fuse() {
 
 #[test]
 fn an_unmount_loses_nothing() {
-    each(64, |lender, mut mount, over| {
+    each(64, |server, mut mount, over| {
         let data = pattern(8 * MIB + 13, 7);
         fs::write(mount.path("fusermount"), &data).expect("written");
         let done = Command::new("fusermount3").arg("-u").arg(&mount.point).status().expect("fusermount3");
@@ -147,7 +147,7 @@ fn an_unmount_loses_nothing() {
         assert_eq!(mount.wait().0.code(), Some(0));
 
         // A signal detaches the mount, with open files and mapped memory.
-        let mut mount = lender.mount(over, WRITEBACK);
+        let mut mount = server.mount(over, WRITEBACK);
         let (file, mapped) = (open(&mount.path("open")), open(&mount.path("mapped")));
         data.chunks(4096)
             .enumerate()
@@ -163,7 +163,7 @@ fn an_unmount_loses_nothing() {
         drop((file, map, mapped));
 
         // A lazy unmount by another process: the mount ends with its last file.
-        let mut mount = lender.mount(over, WRITEBACK);
+        let mut mount = server.mount(over, WRITEBACK);
         let file = open(&mount.path("lazily"));
         file.write_all_at(&data[..MIB], 0).expect("written");
         let done = Command::new("umount").arg("--lazy").arg(&mount.point).status().expect("umount");
@@ -172,7 +172,7 @@ fn an_unmount_loses_nothing() {
         drop(file);
         assert_eq!(mount.wait().0.code(), Some(0));
 
-        let mount = mount_again(lender, over);
+        let mount = mount_again(server, over);
         for name in ["fusermount", "open", "mapped", "lazily"] {
             assert!(fs::read(mount.path(name)).expect("read") == data, "{name} over {over:?}");
         }
@@ -247,7 +247,7 @@ fn sizes_and_times_at_the_server_are_those_shown_before() {
             symlink("there", m.path("moved")).expect("linked");
         }),
     ];
-    each(16, |lender, mut mount, over| {
+    each(16, |server, mut mount, over| {
         changes.iter().for_each(|(name, _)| fs::write(mount.path(name), "first").expect("written"));
         // The kernel's clock for file times advances in steps of a few milliseconds.
         thread::sleep(Duration::from_millis(20));
@@ -255,7 +255,7 @@ fn sizes_and_times_at_the_server_are_those_shown_before() {
         let shown = changes.map(|(name, _)| attributes(&mount.path(name)));
         assert_eq!((shown[4][2], shown[4][3]), (77, 5));
         kill(&mut mount);
-        let mount = mount_again(lender, over);
+        let mount = mount_again(server, over);
         for ((name, _), shown) in changes.iter().zip(shown) {
             assert_eq!(attributes(&mount.path(name)), shown, "{name} over {over:?}");
         }
@@ -318,7 +318,7 @@ fn dirty_pages_are_data_and_part_of_copies() {
 
 #[test]
 fn appends_of_all_processes_are_whole() {
-    each(64, |lender, mount, over| {
+    each(64, |server, mount, over| {
         const LEN: usize = 10_001;
         const COUNT: usize = 100;
         let path = mount.path("log");
@@ -337,7 +337,7 @@ fn appends_of_all_processes_are_whole() {
             }
         });
         mount.unmount();
-        let mount = mount_again(lender, over);
+        let mount = mount_again(server, over);
         let log = fs::read(mount.path("log")).expect("read");
         assert_eq!(log.len(), 4 * COUNT * LEN);
         let mut counts = [0; 5];
@@ -352,7 +352,7 @@ fn appends_of_all_processes_are_whole() {
 
 #[test]
 fn locks_and_part_written_pages_lose_nothing() {
-    each(16, |lender, mount, over| {
+    each(16, |server, mount, over| {
         // For a write-only descriptor the kernel reads the rest of a page itself.
         fs::write(mount.path("write-only"), pattern(10_000, 1)).expect("written");
         fs::set_permissions(mount.path("write-only"), fs::Permissions::from_mode(0o222)).expect("chmod");
@@ -378,7 +378,7 @@ fn locks_and_part_written_pages_lose_nothing() {
         drop((file, around));
         mount.unmount();
 
-        let mount = mount_again(lender, over);
+        let mount = mount_again(server, over);
         let mut expected = pattern(10_000, 1);
         expected[5000..5004].copy_from_slice(b"part");
         assert!(fs::read(mount.path("write-only")).expect("read") == expected);
@@ -420,11 +420,11 @@ fn the_first_write_of_others_clears_suid_and_sgid() {
 #[test]
 fn a_loss_at_the_unmount_is_an_error() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB as u64);
-        let mut mount = lender.mount(over, &[WRITEBACK, &["--no-return"]].concat());
+        let server = TestServer::new(16 * MIB as u64);
+        let mut mount = server.mount(over, &[WRITEBACK, &["--no-return"]].concat());
         let file = open(&mount.path("file"));
         file.write_all_at(&pattern(MIB, 1), 0).expect("written");
-        lender.server.shutdown().expect("no snapshots");
+        server.inner.shutdown().expect("no snapshots");
         mount.signal(Signal::TERM);
         let (status, said) = mount.wait();
         assert_eq!(status.code(), Some(1), "over {over:?}: {said}");
@@ -438,11 +438,11 @@ fn a_loss_at_the_unmount_is_an_error() {
 #[test]
 fn fsync_and_close_report_a_lost_server() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB as u64);
-        let mount = lender.mount(over, &[WRITEBACK, &["--no-return"]].concat());
+        let server = TestServer::new(16 * MIB as u64);
+        let mount = server.mount(over, &[WRITEBACK, &["--no-return"]].concat());
         let file = open(&mount.path("file"));
         file.write_all_at(&pattern(MIB, 1), 0).expect("written");
-        lender.server.shutdown().expect("no snapshots");
+        server.inner.shutdown().expect("no snapshots");
         let failed: io::Error = file.sync_all().expect_err("the server or mount is gone");
         assert!(
             [Errno::HOSTDOWN, Errno::IO].map(|e| Some(e.raw_os_error())).contains(&failed.raw_os_error()),

@@ -15,7 +15,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Lender, eventually};
+use super::{TestServer, eventually};
 
 pub(crate) fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
@@ -44,9 +44,9 @@ pub(crate) const WAYS: [(&str, Lock); 3] =
     [("flock", |file, op| flock(file, op)), ("fcntl", |file, op| fcntl_lock(file, op)), ("ofd", ofd_lock)];
 
 /// Makes `ask` start a lock request that has to wait. Returns when the server has received it.
-pub(crate) fn begins_to_wait<T>(lender: &Lender, ask: impl FnOnce() -> T) -> T {
-    let before = lender.handled("lock");
+pub(crate) fn begins_to_wait<T>(server: &TestServer, ask: impl FnOnce() -> T) -> T {
+    let before = server.handled("lock");
     let asked = ask();
-    assert!(eventually(|| lender.handled("lock") > before), "no request waits for a lock");
+    assert!(eventually(|| server.handled("lock") > before), "no request waits for a lock");
     asked
 }

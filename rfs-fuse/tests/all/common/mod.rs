@@ -115,17 +115,17 @@ pub(crate) fn directory() -> TempDir {
 }
 
 /// A server in this process.
-pub(crate) struct Lender {
-    pub(crate) server: Server,
+pub(crate) struct TestServer {
+    pub(crate) inner: Server,
     pub(crate) dir: TempDir,
 }
 
-impl Lender {
-    pub(crate) fn new(memory: u64) -> Lender {
-        Lender::with(memory, |_| {})
+impl TestServer {
+    pub(crate) fn new(memory: u64) -> TestServer {
+        TestServer::with(memory, |_| {})
     }
 
-    pub(crate) fn with(memory: u64, configure: impl FnOnce(&mut Config)) -> Lender {
+    pub(crate) fn with(memory: u64, configure: impl FnOnce(&mut Config)) -> TestServer {
         require_fuse();
         hang_report::report_a_hang();
         let dir = directory();
@@ -141,15 +141,15 @@ impl Lender {
         config.allow_without_keys = true;
         config.allow_mixed_atomics = true;
         configure(&mut config);
-        Lender { server: Server::start(config).expect("server"), dir }
+        TestServer { inner: Server::start(config).expect("server"), dir }
     }
 
     /// Stops this server and starts its successor at the same addresses. The successor restores the
     /// state if both have a memory directory.
-    pub(crate) fn again(self, memory: u64, configure: impl FnOnce(&mut Config)) -> Lender {
-        let Lender { server, dir } = self;
-        let listen = server.addresses().to_vec();
-        drop(server);
+    pub(crate) fn again(self, memory: u64, configure: impl FnOnce(&mut Config)) -> TestServer {
+        let TestServer { inner, dir } = self;
+        let listen = inner.addresses().to_vec();
+        drop(inner);
         let mut config = Config {
             listen,
             checksum: checked(),
@@ -159,12 +159,12 @@ impl Lender {
         };
         config.root.perm = 0o777;
         configure(&mut config);
-        Lender { server: Server::start(config).expect("server"), dir }
+        TestServer { inner: Server::start(config).expect("server"), dir }
     }
 
     pub(crate) fn address(&self, over: Over) -> String {
         let wanted = |a: &&Address| a.provider() == over;
-        self.server.addresses().iter().find(wanted).expect("listening on all").to_string()
+        self.inner.addresses().iter().find(wanted).expect("listening on all").to_string()
     }
 
     /// Mounts on a new directory.
@@ -178,12 +178,12 @@ impl Lender {
 
     /// Returns the number of handled requests.
     pub(crate) fn calls(&self) -> u64 {
-        self.server.stats().calls.iter().map(|(_, count)| count).sum()
+        self.inner.stats().calls.iter().map(|(_, count)| count).sum()
     }
 
     /// Returns the number of handled requests of this name.
     pub(crate) fn handled(&self, request: &str) -> u64 {
-        self.server.stats().calls.iter().find(|(name, _)| name == request).expect("a request's name").1
+        self.inner.stats().calls.iter().find(|(name, _)| name == request).expect("a request's name").1
     }
 
     /// Returns the number of requests that `act` causes. Excludes the requests that mounts make on
@@ -205,7 +205,7 @@ impl Lender {
     }
 
     pub(crate) fn free_blocks(&self) -> u64 {
-        self.server.statfs().blocks_free
+        self.inner.statfs().blocks_free
     }
 }
 
@@ -454,12 +454,12 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Runs a test for every provider, with a server and a mount.
-pub(crate) fn each(memory: u64, test: impl Fn(&Lender, &Mount)) {
+pub(crate) fn each(memory: u64, test: impl Fn(&TestServer, &Mount)) {
     for over in providers() {
         eprintln!("over {over:?}");
-        let lender = Lender::new(memory);
-        let mount = lender.mount(over, &[]);
-        test(&lender, &mount);
+        let server = TestServer::new(memory);
+        let mount = server.mount(over, &[]);
+        test(&server, &mount);
         mount.unmount();
     }
 }
@@ -475,17 +475,21 @@ pub(crate) fn combinations() -> impl Iterator<Item = (Over, Over)> {
 }
 
 /// Runs a test for every combination, with a server and two mounts.
-pub(crate) fn pairs(memory: u64, options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
-    numbered_pairs(memory, options, |_, lender, a, b| test(lender, a, b));
+pub(crate) fn pairs(memory: u64, options: &[&str], test: impl Fn(&TestServer, &Mount, &Mount)) {
+    numbered_pairs(memory, options, |_, server, a, b| test(server, a, b));
 }
 
 /// Runs a test as [`pairs`] does, and tells it the position of the combination.
-pub(crate) fn numbered_pairs(memory: u64, options: &[&str], test: impl Fn(usize, &Lender, &Mount, &Mount)) {
+pub(crate) fn numbered_pairs(
+    memory: u64,
+    options: &[&str],
+    test: impl Fn(usize, &TestServer, &Mount, &Mount),
+) {
     for (nth, (first, second)) in combinations().enumerate() {
         eprintln!("{first:?} and {second:?}");
-        let lender = Lender::new(memory);
-        let (a, b) = (lender.mount(first, options), lender.mount(second, options));
-        test(nth, &lender, &a, &b);
+        let server = TestServer::new(memory);
+        let (a, b) = (server.mount(first, options), server.mount(second, options));
+        test(nth, &server, &a, &b);
         b.unmount();
         a.unmount();
     }

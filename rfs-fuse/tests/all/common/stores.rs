@@ -7,7 +7,7 @@ use rdmabox::{Address, Key};
 use rfs_server::{Config, Membership, StoresConfig};
 use tempfile::TempDir;
 
-use super::{Lender, Over, directory};
+use super::{Over, TestServer, directory};
 
 /// Running stores, with the folder of their sockets and of the key.
 pub(crate) struct Stores {
@@ -36,10 +36,10 @@ impl Stores {
     }
 
     /// Starts a server that uses the stores, with pieces of `unit` bytes.
-    pub(crate) fn lender(&self, memory: u64, unit: u64, configure: impl FnOnce(&mut Config)) -> Lender {
+    pub(crate) fn server(&self, memory: u64, unit: u64, configure: impl FnOnce(&mut Config)) -> TestServer {
         let addresses = self.stores.iter().map(|store| store.addresses()[0].clone()).collect();
         let stores = StoresConfig { members: Membership::Addresses(addresses), key: self.key.clone(), unit };
-        Lender::with(memory, |config| {
+        TestServer::with(memory, |config| {
             // A server with stores has no checksums.
             config.checksum = false;
             config.stores = Some(stores);

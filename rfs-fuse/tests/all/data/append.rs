@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use crate::common::{Lender, Mount, NOBODY, Over, WAIT_LIMIT, each, pairs, providers, shell_as};
+use crate::common::{Mount, NOBODY, Over, TestServer, WAIT_LIMIT, each, pairs, providers, shell_as};
 use rdmabox::{Op, RemoteAddr, Session, SessionOptions};
 use rfs_proto::{
     Attached, ROOT_INO, Reply, Request, VERSION, decode_reply, encode_request,
@@ -164,9 +164,9 @@ fn the_position_after_an_append_is_the_kernels() {
 }
 
 /// Opens a session that reserves the end of a file and then does nothing.
-fn stuck(lender: &Lender, over: Over, name: &[u8]) -> Arc<Session> {
+fn stuck(server: &TestServer, over: Over, name: &[u8]) -> Arc<Session> {
     let session =
-        Session::connect(&lender.address(over).parse().expect("address"), &SessionOptions::default())
+        Session::connect(&server.address(over).parse().expect("address"), &SessionOptions::default())
             .expect("connected");
     let ask = |request: Request<'_>| {
         let (mut bytes, mut reply) = (Vec::new(), Vec::new());
@@ -203,11 +203,11 @@ fn stuck(lender: &Lender, over: Over, name: &[u8]) -> Arc<Session> {
 #[test]
 fn a_stuck_append_delays_others_until_its_session_ends() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let (mount, hasty) = (lender.mount(over, &[]), lender.mount(over, &["--timeout", "5"]));
+        let server = TestServer::new(16 * MIB);
+        let (mount, hasty) = (server.mount(over, &[]), server.mount(over, &["--timeout", "5"]));
         let mut file = for_append(&mount.path("file"));
         file.write_all(b"before").expect("appended");
-        let holder = stuck(&lender, over, b"file");
+        let holder = stuck(&server, over, b"file");
         let error = for_append(&hasty.path("file")).write_all(b"never").expect_err("held");
         assert_eq!(error.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()));
         // Ordinary writes and other files are not affected.
@@ -227,9 +227,9 @@ fn a_stuck_append_delays_others_until_its_session_ends() {
 #[test]
 fn a_read_during_an_append_does_not_hide_the_appended_bytes() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
+        let server = TestServer::new(16 * MIB);
         // The append waits as long as the reads take, on a machine of any speed.
-        let mount = lender.mount(over, &["--attr-timeout", "3600", "--timeout", "3600"]);
+        let mount = server.mount(over, &["--attr-timeout", "3600", "--timeout", "3600"]);
         let mut file = for_append(&mount.path("file"));
         file.write_all(b"before").expect("appended");
         let reader = File::open(mount.path("file")).expect("opened");
@@ -238,7 +238,7 @@ fn a_read_during_an_append_does_not_hide_the_appended_bytes() {
             let len = reader.read_at(&mut bytes, 0).expect("read");
             bytes[..len].to_vec()
         };
-        let holder = stuck(&lender, over, b"file");
+        let holder = stuck(&server, over, b"file");
         thread::scope(|scope| {
             let appending = scope.spawn(move || file.write_all(b", after"));
             // The kernel dropped the page for the waiting append. At some point a read brings the
@@ -259,8 +259,8 @@ fn a_read_during_an_append_does_not_hide_the_appended_bytes() {
 #[test]
 fn a_killed_client_leaves_whole_records_and_delays_no_other() {
     for over in providers() {
-        let lender = Lender::new(64 * MIB);
-        let (mut dies, mount) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        let server = TestServer::new(64 * MIB);
+        let (mut dies, mount) = (server.mount(over, &[]), server.mount(over, &[]));
         let mut doomed = for_append(&dies.path("log"));
         thread::scope(|scope| {
             let (begun, has_begun) = mpsc::channel();

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Mount, Over, aio::Aio, checked, pattern, providers};
+use crate::common::{Mount, Over, TestServer, aio::Aio, checked, pattern, providers};
 use rustix::fs::OFlags;
 
 const MIB: u64 = 1 << 20;
@@ -33,8 +33,8 @@ fn make_directories(mount: &Mount, threads: u32) {
 fn the_calls_of_several_threads_go_in_one_post() {
     for over in providers() {
         let messages_and_posts = |threads: u32| {
-            let lender = Lender::new(64 * MIB);
-            let mount = lender.mount(over, &["--threads", "8", "--calls", "reply", "--stats-on-exit"]);
+            let server = TestServer::new(64 * MIB);
+            let mount = server.mount(over, &["--threads", "8", "--calls", "reply", "--stats-on-exit"]);
             make_directories(&mount, threads);
             let [messages, posts] = mount.counted(["call_messages", "call_doorbells"]);
             assert!(messages >= u64::from(threads) * 200, "{messages}");
@@ -68,9 +68,9 @@ fn parts_of_a_write_that_meet_go_in_one_request() {
     // Over shared memory a mount copies by itself and posts nothing.
     for over in providers().into_iter().filter(|over| *over != Over::Shm) {
         let counted = |batch: &str| {
-            let lender = Lender::new(64 * MIB);
+            let server = TestServer::new(64 * MIB);
             let options = ["--batch", batch, "--max-write", "128K", "--threads", "8", "--stats-on-exit"];
-            let mount = lender.mount(over, &options);
+            let mount = server.mount(over, &options);
             write_in_parts(&mount);
             let [reads, writes, atomics, merged, work_requests, doorbells] = mount.counted([
                 "read_requests",
@@ -116,9 +116,9 @@ fn writes_that_extend_several_files_share_doorbells() {
     // Over shared memory a mount copies by itself and posts nothing.
     for over in providers().into_iter().filter(|over| *over != Over::Shm) {
         let counted = |batch: &str| {
-            let lender = Lender::new(64 * MIB);
+            let server = TestServer::new(64 * MIB);
             let options = ["--batch", batch, "--threads", "8", "--cache", "none", "--stats-on-exit"];
-            let mount = lender.mount(over, &options);
+            let mount = server.mount(over, &options);
             extend_files(&mount, 8);
             let [chains, requests] = mount.counted(["chains", "chain_length_sum"]);
             eprintln!("{batch}: {chains} chains of {requests} work requests over {over:?}");
@@ -144,8 +144,8 @@ fn a_default_mount_has_more_extending_writes_under_way_than_threads() {
     // Over shared memory a mount copies by itself and posts nothing.
     for over in providers().into_iter().filter(|over| *over != Over::Shm) {
         let many = |_| {
-            let lender = Lender::new(64 * MIB);
-            let (mount, other) = (lender.mount(over, &["--stats-on-exit"]), lender.mount(over, &[]));
+            let server = TestServer::new(64 * MIB);
+            let (mount, other) = (server.mount(over, &["--stats-on-exit"]), server.mount(over, &[]));
             extend_files(&mount, 8);
             for own in 0..8 {
                 let bytes = fs::read(other.path(&format!("{own}"))).expect("read");
@@ -172,8 +172,8 @@ const ROUNDS: usize = 40;
 /// asynchronous requests of [`BLOCK`] bytes. Returns the number of requests of `counter`, and of
 /// merged ones.
 fn load_by_default(over: Over, counter: &str, load: impl Fn(&Aio, &File, &mut [u8])) -> (u64, u64) {
-    let lender = Lender::new(64 * MIB);
-    let mount = lender.mount(over, &["--stats-on-exit"]);
+    let server = TestServer::new(64 * MIB);
+    let mount = server.mount(over, &["--stats-on-exit"]);
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).custom_flags(OFlags::DIRECT.bits() as i32);
     let file: File = options.open(mount.path("file")).expect("opened");
@@ -228,8 +228,8 @@ fn large_writes_leave_from_the_registered_receive_buffer() {
         return eprintln!("not run: with checksums the server makes the writes");
     }
     for over in providers().into_iter().filter(|over| *over != Over::Shm) {
-        let lender = Lender::new(64 * MIB);
-        let mount = lender.mount(over, &["--stats-on-exit"]);
+        let server = TestServer::new(64 * MIB);
+        let mount = server.mount(over, &["--stats-on-exit"]);
         let file = File::create(mount.path("file")).expect("created");
         let bytes = pattern(MIB as usize, 7);
         // The first ones extend the file.

@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Over, combinations, exit_of, pattern, program, providers};
+use crate::common::{Over, TestServer, combinations, exit_of, pattern, program, providers};
 use rustix::io::Errno;
 
 const MIB: u64 = 1 << 20;
@@ -19,7 +19,7 @@ const B: usize = 4096;
 
 /// A server whose memory file the test can corrupt.
 struct Checked {
-    lender: Lender,
+    server: TestServer,
     arena: PathBuf,
 }
 
@@ -27,13 +27,13 @@ impl Checked {
     fn new() -> Checked {
         let memory = crate::common::directory();
         let arena = memory.path().join("memory/rfs/arena");
-        let lender = Lender::with(64 * MIB, |config| {
+        let server = TestServer::with(64 * MIB, |config| {
             config.checksum = true;
             config.memory_dir = Some(memory.path().join("memory"));
         });
         // The directory must outlive the server; `drop` removes it.
         std::mem::forget(memory);
-        Checked { lender, arena }
+        Checked { server, arena }
     }
 
     /// Flips a bit in the first of `bytes`, which must occur exactly once.
@@ -47,7 +47,7 @@ impl Checked {
     }
 
     fn scrub(&self, over: Over) -> Output {
-        let address = self.lender.address(over);
+        let address = self.server.address(over);
         program().args(["scrub", "--full-speed", &address]).output().expect("rfs-fuse starts")
     }
 }
@@ -85,7 +85,7 @@ fn a_flipped_bit_is_an_error_in_its_block_only() {
     for over in providers() {
         for cache in ["none", "auto"] {
             let name = format!("{over:?}-{cache}");
-            let mount = checked.lender.mount(over, &["--cache", cache]);
+            let mount = checked.server.mount(over, &["--cache", cache]);
             let mut data = pattern(40 * B + 10, 1);
             let mark = format!("the block of {name:>20}");
             data[17 * B + 32..][..mark.len()].copy_from_slice(mark.as_bytes());
@@ -94,7 +94,7 @@ fn a_flipped_bit_is_an_error_in_its_block_only() {
             mount.unmount();
             checked.damage(mark.as_bytes());
             // A new mount, whose kernel has no page of the file cached.
-            let mount = checked.lender.mount(over, &["--cache", cache]);
+            let mount = checked.server.mount(over, &["--cache", cache]);
             let path = mount.path(&name).join("file");
             for (at, block) in blocks(&path).into_iter().enumerate() {
                 let expected = data[at * B..data.len().min(at * B + B)].to_vec();
@@ -126,7 +126,7 @@ fn the_log_names_the_file_and_the_place_of_a_bad_block() {
     let checked = Checked::new();
     for over in providers() {
         let name = format!("{over:?}");
-        let mount = checked.lender.mount(over, &["--cache", "none"]);
+        let mount = checked.server.mount(over, &["--cache", "none"]);
         let mut data = pattern(5 * B, 1);
         let mark = format!("the block that {name:>20}");
         data[3 * B..][..mark.len()].copy_from_slice(mark.as_bytes());
@@ -136,7 +136,7 @@ fn the_log_names_the_file_and_the_place_of_a_bad_block() {
         let dir = crate::common::directory();
         let log = dir.path().join("log");
         let options = ["--cache", "none", "--log-file", log.to_str().expect("UTF-8")];
-        let mount = checked.lender.mount(over, &options);
+        let mount = checked.server.mount(over, &options);
         let file = File::open(mount.path(&name)).expect("opened");
         let inode = file.metadata().expect("attributes").ino();
         let mut block = [0; B];
@@ -161,8 +161,8 @@ fn readers_beside_writers_see_whole_blocks_and_no_error() {
     const BLOCKS: usize = 24;
     const ROUNDS: usize = 150;
     for (first, second) in combinations() {
-        let lender = Lender::with(64 * MIB, |config| config.checksum = true);
-        let (a, b) = (lender.mount(first, &["--cache", "none"]), lender.mount(second, &["--cache", "none"]));
+        let server = TestServer::with(64 * MIB, |config| config.checksum = true);
+        let (a, b) = (server.mount(first, &["--cache", "none"]), server.mount(second, &["--cache", "none"]));
         fs::write(a.path("file"), vec![1; BLOCKS * B]).expect("written");
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -206,19 +206,19 @@ fn readers_beside_writers_see_whole_blocks_and_no_error() {
 
 #[test]
 fn writes_of_all_kinds_are_calls_and_reads_are_none() {
-    let lender = Lender::with(64 * MIB, |config| config.checksum = true);
+    let server = TestServer::with(64 * MIB, |config| config.checksum = true);
     for over in providers() {
-        let mount = lender.mount(over, &["--cache", "none"]);
+        let mount = server.mount(over, &["--cache", "none"]);
         let data = pattern(MIB as usize + 77, 5);
         fs::write(mount.path("file"), &data).expect("written");
-        assert!(lender.handled("write") >= 18, "{}", lender.handled("write"));
-        lender.all_closed_but(0);
+        assert!(server.handled("write") >= 18, "{}", server.handled("write"));
+        server.all_closed_but(0);
         let file = OpenOptions::new().read(true).write(true).open(mount.path("file")).expect("opened");
         let mut bytes = vec![0; 300_000];
         let mut reads =
             |from: u64| file.read_exact_at(&mut bytes, from).map(|()| bytes.clone()).expect("read");
         reads(0);
-        let calls = lender.calls_of(|| {
+        let calls = server.calls_of(|| {
             for from in [0, 1, 4095, 4096, 700_000] {
                 assert!(reads(from) == data[from as usize..from as usize + 300_000], "{from}");
             }
@@ -226,14 +226,14 @@ fn writes_of_all_kinds_are_calls_and_reads_are_none() {
         assert_eq!(calls, 0);
         drop(file);
         fs::remove_file(mount.path("file")).expect("removed");
-        lender.all_closed_but(0);
+        server.all_closed_but(0);
         mount.unmount();
     }
 }
 
 #[test]
 fn a_mount_that_requires_checksums_gets_them_or_fails() {
-    let plain = Lender::with(16 * MIB, |config| config.checksum = false);
+    let plain = TestServer::with(16 * MIB, |config| config.checksum = false);
     let address = plain.address(Over::Shm);
     let dir = crate::common::directory();
     let mut mount = program()
@@ -250,7 +250,7 @@ fn a_mount_that_requires_checksums_gets_them_or_fails() {
     let scrubbed = program().args(["scrub", &address]).output().expect("rfs-fuse starts");
     assert_eq!(scrubbed.status.code(), Some(3));
     assert!(text(&scrubbed.stderr).contains("has no checksums"), "{}", text(&scrubbed.stderr));
-    let checked = Lender::with(16 * MIB, |config| config.checksum = true);
+    let checked = TestServer::with(16 * MIB, |config| config.checksum = true);
     let mount = checked.mount(Over::Shm, &["--checksum"]);
     assert!(mount.greeting.trim_end().ends_with(", with checksums)"), "{}", mount.greeting);
     mount.unmount();

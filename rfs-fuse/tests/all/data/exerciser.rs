@@ -9,14 +9,14 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount,
+    Mount, TestServer,
     bytes::{copy_within, put},
     combinations, pattern, providers,
     random::{Random, seed},
 };
 use rustix::fs::{FallocateFlags, fallocate};
 
-const LONGEST: u64 = 300_000;
+const MAX_OFFSET: u64 = 300_000;
 const STEPS: u32 = 1500;
 
 fn open(path: &Path, append: bool) -> File {
@@ -25,7 +25,7 @@ fn open(path: &Path, append: bool) -> File {
 
 /// Runs one step on the file and on the model.
 pub(super) fn step(random: &mut Random, path: &Path, model: &mut Vec<u8>) -> &'static str {
-    let at = random.below(LONGEST);
+    let at = random.below(MAX_OFFSET);
     // Mostly short, sometimes several pages.
     let len = if random.below(4) == 0 { random.below(100_000) } else { random.below(5000) } + 1;
     let (offset, size) = (at as usize, model.len());
@@ -126,7 +126,7 @@ pub(super) fn exercise(a: &Mount, b: &Mount, (seed, steps): (u64, u32)) {
             eprintln!("RFS_EXERCISER_SEED={seed} repeats it: step {number}; the last were {last:?}");
             std::panic::resume_unwind(panic);
         }
-        if model.len() as u64 > 4 * LONGEST {
+        if model.len() as u64 > 4 * MAX_OFFSET {
             File::create(a.path("file")).expect("truncated");
             model.clear();
         }
@@ -139,8 +139,8 @@ pub(super) fn exercise(a: &Mount, b: &Mount, (seed, steps): (u64, u32)) {
 fn two_mounts_in_turn_are_one_file_system() {
     let fresh = seed();
     for (first, second) in combinations() {
-        let lender = Lender::new(64 << 20);
-        let (a, b) = (lender.mount(first, &[]), lender.mount(second, &[]));
+        let server = TestServer::new(64 << 20);
+        let (a, b) = (server.mount(first, &[]), server.mount(second, &[]));
         for seed in [42, fresh] {
             eprintln!("{first:?} and {second:?}, seed {seed}");
             exercise(&a, &b, (seed, STEPS));
@@ -155,8 +155,8 @@ fn two_mounts_in_turn_are_one_file_system() {
 #[test]
 fn two_mounts_in_turn_are_one_file_system_with_checksums() {
     for (first, second) in combinations() {
-        let lender = Lender::with(64 << 20, |config| config.checksum = true);
-        let (a, b) = (lender.mount(first, &[]), lender.mount(second, &["--cache", "none"]));
+        let server = TestServer::with(64 << 20, |config| config.checksum = true);
+        let (a, b) = (server.mount(first, &[]), server.mount(second, &["--cache", "none"]));
         let seed = seed();
         eprintln!("{first:?} and {second:?}, seed {seed}");
         exercise(&a, &b, (seed, STEPS / 3));

@@ -13,7 +13,8 @@ use std::{
 };
 
 use crate::common::{
-    Lender, NOBODY, each, emulated, eventually, locking::open, mapping::Mapping, pattern, providers, shell_as,
+    NOBODY, TestServer, each, emulated, eventually, locking::open, mapping::Mapping, pattern, providers,
+    shell_as,
 };
 use rustix::{
     fs::{CWD, OFlags, RenameFlags, renameat_with},
@@ -44,9 +45,9 @@ fn names(path: &Path) -> BTreeSet<String> {
 #[test]
 fn every_byte_and_name_survives_the_mount() {
     for over in providers() {
-        let lender = Lender::new(64 * MIB);
+        let server = TestServer::new(64 * MIB);
         let big = pattern(5 * MIB as usize + 123, 1);
-        let mount = lender.mount(over, &[]);
+        let mount = server.mount(over, &[]);
         fs::create_dir_all(mount.path("a/b")).expect("directories");
         fs::write(mount.path("a/b/big"), &big).expect("written");
         fs::write(mount.path("a/empty"), b"").expect("written");
@@ -57,7 +58,7 @@ fn every_byte_and_name_survives_the_mount() {
 
         // Mounts again over another provider, if several are tested.
         let other = providers().into_iter().find(|other| *other != over).unwrap_or(over);
-        let mount = lender.mount(other, &[]);
+        let mount = server.mount(other, &[]);
         assert_eq!(names(&mount.path("a")), ["b", "empty", "link"].map(String::from).into());
         assert!(fs::read(mount.path("a/link")).expect("through the link") == big);
         let empty = fs::metadata(mount.path("a/empty")).expect("attributes");
@@ -69,8 +70,8 @@ fn every_byte_and_name_survives_the_mount() {
 
 #[test]
 fn an_unlinked_file_lives_as_long_as_it_is_open() {
-    each(64 * MIB, |lender, mount| {
-        let free = lender.free_blocks();
+    each(64 * MIB, |server, mount| {
+        let free = server.free_blocks();
         let mut file = open(&mount.path("gone"));
         file.write_all(&pattern(3 * MIB as usize, 2)).expect("written");
         fs::remove_file(mount.path("gone")).expect("unlinked");
@@ -83,7 +84,7 @@ fn an_unlinked_file_lives_as_long_as_it_is_open() {
         let again = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd())));
         assert_eq!(read_at(&again.expect("opened"), 3 * MIB, 4), b"more");
         drop(file);
-        assert!(eventually(|| lender.free_blocks() == free), "its space comes back");
+        assert!(eventually(|| server.free_blocks() == free), "its space comes back");
     });
 }
 
@@ -134,14 +135,14 @@ fn hard_links_are_one_file_and_symlinks_are_text() {
 
 #[test]
 fn holes_and_what_was_cut_off_read_as_zero() {
-    each(64 * MIB, |lender, mount| {
-        let free = lender.free_blocks();
+    each(64 * MIB, |server, mount| {
+        let free = server.free_blocks();
         let path = mount.path("sparse");
         let file = open(&path);
         file.write_all_at(b"end", 1 << 40).expect("written far away");
         assert_eq!(file.metadata().expect("attributes").len(), (1 << 40) + 3);
         assert_eq!(read_at(&file, (1 << 40) - 5, 8), b"\0\0\0\0\0end");
-        assert!(free - lender.free_blocks() < 1024, "a hole takes no space");
+        assert!(free - server.free_blocks() < 1024, "a hole takes no space");
         file.set_len(0).expect("truncated");
 
         file.write_all_at(&pattern(3 * MIB as usize, 3), 0).expect("written");
@@ -155,7 +156,7 @@ fn holes_and_what_was_cut_off_read_as_zero() {
         }
         // Truncates with O_TRUNC.
         assert_eq!(File::create(&path).expect("created").metadata().expect("attributes").len(), 0);
-        assert!(eventually(|| lender.free_blocks() == free || {
+        assert!(eventually(|| server.free_blocks() == free || {
             drop(fs::remove_file(&path));
             false
         }));
@@ -191,8 +192,8 @@ fn mapped_files_read_past_the_page_cache_agree_after_msync() {
         for (options, append) in
             [(&[][..], true), (&["--cache", "none"], false), (&["--cache", "none"], true)]
         {
-            let lender = Lender::new(16 * MIB);
-            let mount = lender.mount(over, options);
+            let server = TestServer::new(16 * MIB);
+            let mount = server.mount(over, options);
             let mut options_of_file = OpenOptions::new();
             options_of_file.read(true).write(true).create(true).append(append);
             let file = options_of_file.open(mount.path("mapped")).expect("opened");
@@ -241,8 +242,8 @@ fn private_mappings_stay_with_the_process() {
 #[test]
 fn writes_with_o_sync_are_at_the_server() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let mut mount = lender.mount(over, &[]);
+        let server = TestServer::new(16 * MIB);
+        let mut mount = server.mount(over, &[]);
         let sync = OFlags::SYNC.bits() as i32;
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).custom_flags(sync).open(mount.path("file"));
@@ -254,7 +255,7 @@ fn writes_with_o_sync_are_at_the_server() {
         mount.signal(rustix::process::Signal::KILL);
         mount.wait();
         drop(file);
-        let mount = lender.mount(over, &[]);
+        let mount = server.mount(over, &[]);
         assert!(fs::read(mount.path("file")).expect("read") == data);
         let found = fs::metadata(mount.path("file")).expect("attributes").modified().expect("a time");
         assert_eq!(found, written);
@@ -296,9 +297,9 @@ fn a_path_may_be_as_long_as_the_kernel_takes_it() {
 
 #[test]
 fn a_full_server_returns_enospc_and_stays_consistent() {
-    each(8 * MIB, |lender, mount| {
+    each(8 * MIB, |server, mount| {
         fs::write(mount.path("kept"), pattern(MIB as usize, 5)).expect("written");
-        let free = lender.free_blocks();
+        let free = server.free_blocks();
         let mut file = open(&mount.path("big"));
         let mut written = 0;
         let full = loop {
@@ -321,7 +322,7 @@ fn a_full_server_returns_enospc_and_stays_consistent() {
         }
         drop(file);
         fs::remove_file(mount.path("big")).expect("unlinked");
-        assert!(eventually(|| lender.free_blocks() == free), "all space comes back");
+        assert!(eventually(|| server.free_blocks() == free), "all space comes back");
 
         // The new file must not show old bytes.
         let file = open(&mount.path("fresh"));
@@ -373,10 +374,10 @@ fn reads_and_writes_of_an_open_file_with_space_run_no_server_code() {
     if crate::common::checked() {
         return eprintln!("not run: a server with checksums carries writes out itself");
     }
-    each(64 * MIB, |lender, mount| {
+    each(64 * MIB, |server, mount| {
         let file = open(&mount.path("file"));
         file.write_all_at(&pattern(8 * MIB as usize, 6), 0).expect("written");
-        let before = lender.server.stats().calls;
+        let before = server.inner.stats().calls;
         for i in 0..8 {
             file.write_all_at(&pattern(MIB as usize, i), i * MIB).expect("written");
             file.write_all_at(&pattern(100, i), i * MIB + 5).expect("written");
@@ -386,7 +387,7 @@ fn reads_and_writes_of_an_open_file_with_space_run_no_server_code() {
         assert!(read_at(&file, 7 * MIB + 200, 1000) == pattern(MIB as usize, 7)[200..1200]);
         assert_eq!(file.metadata().expect("attributes").len(), 8 * MIB);
         file.sync_all().expect("synced");
-        assert_eq!(lender.server.stats().calls, before);
+        assert_eq!(server.inner.stats().calls, before);
     });
 }
 
@@ -397,15 +398,15 @@ fn growing_asks_for_space_seldom() {
         return eprintln!("not run: a server with checksums carries writes out itself");
     }
     for over in providers() {
-        let lender = Lender::new(128 * MIB);
-        let mount = lender.mount(over, &["--direct-io"]);
+        let server = TestServer::new(128 * MIB);
+        let mount = server.mount(over, &["--direct-io"]);
         let file = open(&mount.path("file"));
-        let before = lender.calls();
+        let before = server.calls();
         let writes = if emulated() { 512 } else { 2048 };
         for i in 0..writes {
             file.write_all_at(&[i as u8; 4096], i * 4096).expect("written");
         }
-        let calls = lender.calls() - before;
+        let calls = server.calls() - before;
         assert!(calls < writes / 32, "{calls} calls for {writes} writes");
         drop(file);
         mount.unmount();
@@ -465,8 +466,8 @@ fn an_ordinary_users_write_takes_suid_away() {
     for (over, options) in
         providers().into_iter().flat_map(|over| [(over, &[][..]), (over, &["--direct-io"][..])])
     {
-        let lender = Lender::new(16 * MIB);
-        let mount = lender.mount(over, options);
+        let server = TestServer::new(16 * MIB);
+        let mount = server.mount(over, options);
         let path = mount.path("program");
         fs::write(&path, b"x").expect("written");
         std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).expect("chown");
@@ -515,8 +516,8 @@ fn a_strangers_write_clears_sgid_if_the_group_may_not_execute() {
     for (over, options) in
         providers().into_iter().flat_map(|over| [(over, &[][..]), (over, &["--direct-io"][..])])
     {
-        let lender = Lender::new(16 * MIB);
-        let mount = lender.mount(over, options);
+        let server = TestServer::new(16 * MIB);
+        let mount = server.mount(over, options);
         let path = mount.path("program");
         for (nth, change) in changes.into_iter().enumerate() {
             // Emulated processors take a second for each shell.
@@ -554,10 +555,10 @@ fn permissions_are_checked() {
 #[test]
 fn a_read_only_mount_changes_nothing() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let mount = lender.mount(over, &[]);
+        let server = TestServer::new(16 * MIB);
+        let mount = server.mount(over, &[]);
         fs::write(mount.path("file"), b"there").expect("written");
-        let reader = lender.mount(over, &["--read-only"]);
+        let reader = server.mount(over, &["--read-only"]);
         assert_eq!(fs::read(reader.path("file")).expect("read"), b"there");
         let refused = fs::write(reader.path("file"), b"no").expect_err("read-only");
         assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
@@ -570,8 +571,8 @@ fn a_read_only_mount_changes_nothing() {
 #[test]
 fn direct_io_is_the_same_file_system() {
     for over in providers() {
-        let lender = Lender::new(64 * MIB);
-        let mount = lender.mount(over, &["--direct-io", "--threads", "3"]);
+        let server = TestServer::new(64 * MIB);
+        let mount = server.mount(over, &["--direct-io", "--threads", "3"]);
         let data = pattern(3 * MIB as usize + 5, 8);
         fs::write(mount.path("file"), &data).expect("written");
         assert!(fs::read(mount.path("file")).expect("read") == data);
@@ -582,7 +583,7 @@ fn direct_io_is_the_same_file_system() {
         mount.unmount();
 
         // O_DIRECT on an ordinary mount. The kernel splits it into concurrent requests.
-        let mount = lender.mount(over, &[]);
+        let mount = server.mount(over, &[]);
         let direct = OFlags::DIRECT.bits() as i32;
         let opened = OpenOptions::new().read(true).custom_flags(direct).open(mount.path("file"));
         let file = opened.expect("opened");

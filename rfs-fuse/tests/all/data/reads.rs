@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, pattern, providers};
+use crate::common::{TestServer, pattern, providers};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -17,8 +17,8 @@ const READERS: u64 = 6;
 fn each_reader_gets_the_requested_bytes() {
     let content = pattern(MIB as usize, 3);
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let mount = lender.mount(over, &["--cache", "none"]);
+        let server = TestServer::new(16 * MIB);
+        let mount = server.mount(over, &["--cache", "none"]);
         fs::write(mount.path("f"), &content).expect("written");
         let file = File::open(mount.path("f")).expect("opened");
         thread::scope(|scope| {
@@ -46,8 +46,8 @@ fn each_reader_gets_the_requested_bytes() {
 fn no_reader_sees_another_files_bytes_in_freed_blocks() {
     for over in providers() {
         // Enough space for only one of the two files.
-        let lender = Lender::new(2 * MIB);
-        let mount = lender.mount(over, &["--cache", "none"]);
+        let server = TestServer::new(2 * MIB);
+        let mount = server.mount(over, &["--cache", "none"]);
         let open = |name| {
             let path = mount.path(name);
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")

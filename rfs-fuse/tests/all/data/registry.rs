@@ -13,7 +13,7 @@ use rfs_server::{
     server::status::pool::RegistryState,
 };
 
-use crate::common::{Lender, Mount, Over, eventually, pattern, stores::Stores};
+use crate::common::{Mount, Over, TestServer, eventually, pattern, stores::Stores};
 
 #[path = "../../../../rfs-server/tests/support/etcd.rs"]
 mod etcd;
@@ -64,11 +64,11 @@ fn reads_and_writes_need_no_etcd() {
     let Some(etcd) = Etcd::start() else { return };
     let mut site = Site { etcd, stores: Stores::start(Over::Tcp, 3, 16 * MIB) };
     let _registered = [site.register(0), site.register(1)];
-    let lender = Lender::with(16 * MIB, |config| site.configure(config));
-    assert_eq!(lender.server.statfs().blocks * 4096, 48 * MIB);
-    let mount = lender.mount(Over::Tcp, &[]);
+    let server = TestServer::with(16 * MIB, |config| site.configure(config));
+    assert_eq!(server.inner.statfs().blocks * 4096, 48 * MIB);
+    let mount = server.mount(Over::Tcp, &[]);
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    let pool = || lender.server.status_source().pool().expect("a pool");
+    let pool = || server.inner.status_source().pool().expect("a pool");
     let state = || pool().registry.expect("a registry").state;
     thread::scope(|scope| {
         let worker = scope.spawn(|| work(&mount, &stop, &done));
@@ -96,7 +96,7 @@ fn reads_and_writes_need_no_etcd() {
         site.etcd.kill();
         assert!(eventually(|| state() == RegistryState::Away));
         goes_on();
-        let refusal = lender.server.status_source().drain_store("1", true).expect_err("no etcd");
+        let refusal = server.inner.status_source().drain_store("1", true).expect_err("no etcd");
         assert!(refusal.contains("does not answer"), "{refusal}");
         goes_on();
         site.etcd.restart();
@@ -114,7 +114,7 @@ fn reads_and_writes_need_no_etcd() {
     assert!(refusal.contains("the pool has a server, process"), "{refusal}");
     // A store that comes later has new space, and gets new data.
     let _third = site.register(2);
-    assert!(eventually(|| lender.server.statfs().blocks * 4096 == 64 * MIB));
+    assert!(eventually(|| server.inner.statfs().blocks * 4096 == 64 * MIB));
     let data = pattern(8 * MIB as usize, 4);
     fs::write(mount.path("new"), &data).expect("written");
     assert!(fs::read(mount.path("new")).expect("read") == data);

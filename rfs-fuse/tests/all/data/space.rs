@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
 };
 
-use crate::common::{Lender, each, locking::open, pattern, providers};
+use crate::common::{TestServer, each, locking::open, pattern, providers};
 use rustix::{
     fs::{FallocateFlags as F, OFlags, SeekFrom, copy_file_range, fallocate, seek},
     io::Errno,
@@ -24,10 +24,10 @@ fn size_and_blocks(file: &File) -> (u64, u64) {
 fn a_write_takes_the_remaining_space() {
     for over in providers() {
         for options in [&[][..], &["--cache", "none"]] {
-            let lender = Lender::new(16 * MIB);
-            let mount = lender.mount(over, options);
+            let server = TestServer::new(16 * MIB);
+            let mount = server.mount(over, options);
             let filler = open(&mount.path("filler"));
-            let free = lender.free_blocks() - 67;
+            let free = server.free_blocks() - 67;
             fallocate(&filler, F::empty(), 0, free * 4096).expect("reserved");
             let bytes = pattern(MIB as usize, 3);
             let file = open(&mount.path("file"));
@@ -39,7 +39,7 @@ fn a_write_takes_the_remaining_space() {
                 }
             };
             assert_eq!(refused.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
-            assert_eq!((at, lender.free_blocks()), (67 * 4096, 0), "all of it was taken");
+            assert_eq!((at, server.free_blocks()), (67 * 4096, 0), "all of it was taken");
             assert!(fs::read(mount.path("file")).expect("read") == bytes[..at]);
             // Allocated space can be written; beyond it nothing can.
             let across = &bytes[..8192];
@@ -69,19 +69,19 @@ fn a_write_takes_the_remaining_space() {
 #[test]
 fn rewriting_a_file_open_on_another_mount_takes_no_more_space() {
     for options in [&[][..], &["--cache", "none"]] {
-        crate::common::pairs(16 * MIB, options, |lender, a, b| {
+        crate::common::pairs(16 * MIB, options, |server, a, b| {
             let (here, there) = (a.path("file"), b.path("file"));
             fs::write(&here, pattern(3 * MIB as usize, 1)).expect("written");
             let held = open(&there);
             held.read_exact_at(&mut [0; 4096], 0).expect("read");
-            let free = lender.free_blocks();
+            let free = server.free_blocks();
             for round in 2..40 {
                 let bytes = pattern(3 * MIB as usize, round);
                 fs::write(&here, &bytes).expect("written");
                 assert!(fs::read(&there).expect("read") == bytes);
             }
             drop(held);
-            assert!(crate::common::eventually(|| lender.free_blocks() == free));
+            assert!(crate::common::eventually(|| server.free_blocks() == free));
         });
     }
 }
@@ -119,11 +119,11 @@ fn extending_by_truncation_adds_a_hole() {
 
 #[test]
 fn holes_are_punched_and_found() {
-    each(64 * MIB, |lender, mount| {
+    each(64 * MIB, |server, mount| {
         let file = open(&mount.path("file"));
         let mut expected = pattern(MIB as usize, 1);
         file.write_all_at(&expected, 0).expect("written");
-        let free = lender.free_blocks();
+        let free = server.free_blocks();
         // Reads the file, so that the kernel has its pages.
         assert!(fs::read(mount.path("file")).expect("read") == expected);
         fallocate(&file, PUNCH, 4000, 300_000).expect("punched");
@@ -133,7 +133,7 @@ fn holes_are_punched_and_found() {
         assert!(bytes == expected);
         // 73 whole blocks: 4096 to 303,104.
         assert_eq!(size_and_blocks(&file), (MIB, 2048 - 73 * 8));
-        assert_eq!(lender.free_blocks(), free + 73);
+        assert_eq!(server.free_blocks(), free + 73);
         let find = |from| seek(&file, from);
         assert_eq!(find(SeekFrom::Data(0)), Ok(0));
         assert_eq!(find(SeekFrom::Hole(0)), Ok(4096));
@@ -151,7 +151,7 @@ fn holes_are_punched_and_found() {
 
 #[test]
 fn space_is_reserved_zeroed_and_refused() {
-    each(16 * MIB, |lender, mount| {
+    each(16 * MIB, |server, mount| {
         let path = mount.path("file");
         let file = open(&path);
         file.write_all_at(&pattern(10_000, 2), 0).expect("written");
@@ -168,9 +168,9 @@ fn space_is_reserved_zeroed_and_refused() {
         for mode in [F::COLLAPSE_RANGE, F::INSERT_RANGE, F::UNSHARE_RANGE] {
             assert_eq!(fallocate(&file, mode, 0, 4096), Err(Errno::OPNOTSUPP), "{mode:?}");
         }
-        let free = lender.free_blocks();
+        let free = server.free_blocks();
         assert_eq!(fallocate(&file, F::empty(), 0, 64 * MIB), Err(Errno::NOSPC));
-        assert_eq!((size_and_blocks(&file), lender.free_blocks()), ((MIB, 4096), free));
+        assert_eq!((size_and_blocks(&file), server.free_blocks()), ((MIB, 4096), free));
         drop(file);
         // The reservation outlives the close.
         let file = File::open(&path).expect("opened");
@@ -180,7 +180,7 @@ fn space_is_reserved_zeroed_and_refused() {
 
 #[test]
 fn a_range_is_zeroed_with_and_without_the_size() {
-    each(16 * MIB, |lender, mount| {
+    each(16 * MIB, |server, mount| {
         let path = mount.path("file");
         let file = open(&path);
         let mut expected = pattern(20_000, 6);
@@ -188,13 +188,13 @@ fn a_range_is_zeroed_with_and_without_the_size() {
         // The kernel's pages are zeroed, too.
         assert!(fs::read(&path).expect("read") == expected);
         // A range across the end allocates space, and the size stays.
-        let free = lender.free_blocks();
+        let free = server.free_blocks();
         fallocate(&file, F::ZERO_RANGE | F::KEEP_SIZE, 10_001, 30_000).expect("zeroed");
         expected[10_001..].fill(0);
         assert!(fs::read(&path).expect("read") == expected);
         // 0 to 40,960.
         assert_eq!(size_and_blocks(&file), (20_000, 80));
-        assert!(lender.free_blocks() <= free, "nothing is given back");
+        assert!(server.free_blocks() <= free, "nothing is given back");
         // When the file is extended, that space reads as zero and is data.
         file.set_len(24_000).expect("extended");
         expected.resize(24_000, 0);
@@ -218,12 +218,12 @@ fn a_range_is_zeroed_with_and_without_the_size() {
 
 #[test]
 fn space_allocated_ahead_is_data_before_a_far_write() {
-    each(64 * MIB, |lender, mount| {
+    each(64 * MIB, |server, mount| {
         let path = mount.path("file");
         let file = open(&path);
-        let free = lender.free_blocks();
+        let free = server.free_blocks();
         (0..40).for_each(|at| file.write_all_at(&[7; 4096], at * 4096).expect("written"));
-        let taken = free - lender.free_blocks();
+        let taken = free - server.free_blocks();
         assert!(taken > 40, "a file that grows is given space ahead of need");
         file.write_all_at(&[8; 4096], 16 * MIB).expect("written");
         // The space extends to the allocation's end; then comes a hole.
@@ -238,28 +238,28 @@ fn space_allocated_ahead_is_data_before_a_far_write() {
 /// Space behind the end belongs to the file until it is truncated.
 #[test]
 fn space_reserved_behind_the_end_stays_until_a_truncation() {
-    each(16 * MIB, |lender, mount| {
+    each(16 * MIB, |server, mount| {
         let path = mount.path("file");
-        let free = lender.free_blocks();
+        let free = server.free_blocks();
         let file = open(&path);
         fallocate(&file, F::KEEP_SIZE, 0, 8 * MIB).expect("reserved");
-        assert_eq!((size_and_blocks(&file), lender.free_blocks()), ((0, 16_384), free - 2048));
+        assert_eq!((size_and_blocks(&file), server.free_blocks()), ((0, 16_384), free - 2048));
         drop(file);
         // Another file takes the remaining space. The reserved space is still available.
         let other = open(&mount.path("other"));
-        fallocate(&other, F::empty(), 0, lender.free_blocks() * 4096).expect("reserved");
+        fallocate(&other, F::empty(), 0, server.free_blocks() * 4096).expect("reserved");
         let file = open(&path);
         file.write_all_at(&pattern(4096, 1), 7 * MIB).expect("written");
         assert_eq!(size_and_blocks(&file), (7 * MIB + 4096, 16_384));
         file.set_len(4096).expect("cut");
         assert_eq!(size_and_blocks(&file), (4096, 8));
-        assert_eq!(lender.free_blocks(), 2047);
+        assert_eq!(server.free_blocks(), 2047);
     });
 }
 
 #[test]
 fn copies_move_no_data_through_the_client() {
-    each(128 * MIB, |lender, mount| {
+    each(128 * MIB, |server, mount| {
         let len = 20 * MIB + 123;
         let (from, to) = (open(&mount.path("from")), open(&mount.path("to")));
         let mut data = pattern(len as usize, 3);
@@ -269,14 +269,14 @@ fn copies_move_no_data_through_the_client() {
         // The kernel has pages of the destination.
         to.write_all_at(&pattern(MIB as usize, 4), 0).expect("written");
         let (mut at, mut into) = (0, 0);
-        let before = lender.handled("copy");
+        let before = server.handled("copy");
         while at < len {
             let copied =
                 copy_file_range(&from, Some(&mut at), &to, Some(&mut into), len as usize).expect("copied");
             assert!(copied > 0);
         }
         // One call copies 16 MiB.
-        assert_eq!(lender.handled("copy") - before, 2);
+        assert_eq!(server.handled("copy") - before, 2);
         assert!(fs::read(mount.path("to")).expect("read") == data);
         assert_eq!(to.metadata().expect("attributes").len(), len);
         // Holes stay holes where the destination had no data.
@@ -290,8 +290,8 @@ fn copies_move_no_data_through_the_client() {
 #[test]
 fn another_mount_sees_holes_and_copies() {
     for over in providers() {
-        let lender = Lender::new(64 * MIB);
-        let (a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        let server = TestServer::new(64 * MIB);
+        let (a, b) = (server.mount(over, &[]), server.mount(over, &[]));
         fs::write(a.path("file"), pattern(MIB as usize, 5)).expect("written");
         assert!(fs::read(b.path("file")).expect("read") == pattern(MIB as usize, 5));
         let file = open(&a.path("file"));

@@ -25,19 +25,19 @@ const LEASE: Duration = Duration::from_secs(6);
 fn a_writeback_mount_writes_to_the_right_stores() {
     for (over, count) in [(Over::Shm, 1), (Over::Tcp, 3)] {
         let stores = Stores::start(over, count, 16 * MIB);
-        let lender = stores.lender(16 * MIB, BLOCK, |_| {});
+        let server = stores.server(16 * MIB, BLOCK, |_| {});
         let (seed, mut model) = (seed(), Vec::new());
         eprintln!("{over:?}, seed {seed}");
         let mut random = Random::new(seed);
         for round in 0..6 {
-            let mount = lender.mount(over, WRITEBACK);
+            let mount = server.mount(over, WRITEBACK);
             let path = mount.path("file");
             File::options().create(true).truncate(false).write(true).open(&path).expect("a file");
             let steps = random.below(80) + 1;
             (0..steps).for_each(|_| _ = step(&mut random, &path, &mut model));
             mount.unmount();
             // Its kernel has no pages of the mount before.
-            let next = lender.mount(over, if round % 2 == 0 { &[] } else { WRITEBACK });
+            let next = server.mount(over, if round % 2 == 0 { &[] } else { WRITEBACK });
             let found = fs::read(next.path("file")).expect("read");
             let wrong = found.iter().zip(&model).position(|(is, should)| is != should);
             assert_eq!((found.len(), wrong), (model.len(), None), "round {round}");
@@ -51,8 +51,8 @@ fn a_writeback_mount_writes_to_the_right_stores() {
 fn two_mounts_in_turn_are_one_file_system_over_stores() {
     for (over, count, unit) in [(Over::Shm, 3, 2 * BLOCK), (Over::Tcp, 2, BLOCK)] {
         let stores = Stores::start(over, count, 32 * MIB);
-        let lender = stores.lender(32 * MIB, unit, |_| {});
-        let (a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        let server = stores.server(32 * MIB, unit, |_| {});
+        let (a, b) = (server.mount(over, &[]), server.mount(over, &[]));
         let seed = seed();
         eprintln!("{over:?}, seed {seed}");
         exercise(&a, &b, (seed, 400));
@@ -73,27 +73,27 @@ fn mount_through(proxy: &Proxy) -> (Mount, tempfile::TempDir) {
 #[test]
 fn a_lost_server_connection_takes_no_data_in_stores_with_it() {
     let stores = Stores::start(Over::Tcp, 2, 16 * MIB);
-    let lender = stores.lender(16 * MIB, BLOCK, |config| config.fencing.lease = Some(LEASE));
-    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let server = stores.server(16 * MIB, BLOCK, |config| config.fencing.lease = Some(LEASE));
+    let proxy = Proxy::to(server.address(Over::Tcp));
     let (mount, _dir) = mount_through(&proxy);
     let data = pattern(40 * BLOCK as usize, 5);
     fs::write(mount.path("file"), &data).expect("written");
     let file = File::options().read(true).write(true).open(mount.path("file")).expect("opened");
     assert_eq!(stores.clients(), [1, 1]);
     // It comes back in time: its session, its open file and its access to the stores go on.
-    assert_eq!(lender.handled("reachstore"), 2);
+    assert_eq!(server.handled("reachstore"), 2);
     proxy.cut();
     assert!(eventually(|| {
         (20..23).for_each(|piece| file.write_all_at(&data[..100], BLOCK * piece).expect("written"));
         // More, if it asks before the stores have ended its earlier sessions: more than two of
         // these requests can be of one store. So it writes until both stores have a session again.
-        lender.handled("reachstore") >= 4 && stores.clients() == [1, 1]
+        server.handled("reachstore") >= 4 && stores.clients() == [1, 1]
     }));
-    assert_eq!(lender.server.stats().sessions, 1);
+    assert_eq!(server.inner.stats().sessions, 1);
     // It comes back too late: the server has ended its session, and the stores have.
     proxy.close(true);
     proxy.cut();
-    assert!(eventually(|| lender.server.stats().sessions == 0), "the lease ends");
+    assert!(eventually(|| server.inner.stats().sessions == 0), "the lease ends");
     assert!(eventually(|| stores.clients() == [0, 0]), "{:?}", stores.clients());
     proxy.close(false);
     drop(file);
@@ -104,7 +104,7 @@ fn a_lost_server_connection_takes_no_data_in_stores_with_it() {
     let file = File::options().write(true).open(mount.path("file")).expect("opened");
     file.write_all_at(&expected[..5000], BLOCK * 30).expect("written");
     assert_eq!(stores.clients(), [1, 1]);
-    let beside = lender.mount(Over::Tcp, &[]);
+    let beside = server.mount(Over::Tcp, &[]);
     expected.copy_within(..5000, BLOCK as usize * 30);
     assert!(fs::read(beside.path("file")).expect("read") == expected);
     drop(file);

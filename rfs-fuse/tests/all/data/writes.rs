@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Lender, Mount, Over, directory, providers, proxy::Proxy, random::Random};
+use crate::common::{Mount, Over, TestServer, directory, providers, proxy::Proxy, random::Random};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -68,12 +68,12 @@ fn write_and_read(file: &File, is_enough: impl Fn(u64) -> bool + Sync) {
 fn each_block_has_its_last_write() {
     for over in providers() {
         for cache in ["none", "auto"] {
-            let lender = Lender::new(16 * MIB);
-            let mount = lender.mount(over, &["--cache", cache]);
+            let server = TestServer::new(16 * MIB);
+            let mount = server.mount(over, &["--cache", cache]);
             let file = zeros(&mount);
             write_and_read(&file, |step| step > 500);
             // Checks the result through another mount.
-            let beside = lender.mount(over, &[]);
+            let beside = server.mount(over, &[]);
             assert!(
                 fs::read(mount.path("f")).expect("read") == fs::read(beside.path("f")).expect("read"),
                 "{cache} over {over:?}"
@@ -89,8 +89,9 @@ fn each_block_has_its_last_write() {
 #[test]
 fn writes_that_are_cut_off_are_repeated() {
     for cache in ["none", "auto"] {
-        let lender = Lender::with(64 * MIB, |config| config.fencing.lease = Some(Duration::from_secs(60)));
-        let proxy = Proxy::to(lender.address(Over::Tcp));
+        let server =
+            TestServer::with(64 * MIB, |config| config.fencing.lease = Some(Duration::from_secs(60)));
+        let proxy = Proxy::to(server.address(Over::Tcp));
         let dir = directory();
         let options = ["--provider", "tcp", "--timeout", "60", "--cache", cache];
         let mount = Mount::start(proxy.address(), dir.path(), &options);
@@ -123,9 +124,9 @@ fn writes_that_are_cut_off_are_repeated() {
 fn no_write_reaches_freed_blocks() {
     for over in providers() {
         // Enough space for little more than one of the two files.
-        let lender = Lender::new(2 * MIB);
+        let server = TestServer::new(2 * MIB);
         let (mount, beside) =
-            (lender.mount(over, &["--cache", "none"]), lender.mount(over, &["--cache", "none"]));
+            (server.mount(over, &["--cache", "none"]), server.mount(over, &["--cache", "none"]));
         let (mine, truncated, other) = (open(&mount, "mine"), open(&beside, "mine"), open(&beside, "other"));
         let (over_now, written) = (AtomicBool::new(false), Arc::new(AtomicU64::new(0)));
         thread::scope(|scope| {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, exit_of, is_in_own_process,
+    Mount, TestServer, exit_of, is_in_own_process,
     locking::{Lock, WAYS, begins_to_wait, ofd_lock, open},
     mapping::Mapping,
     pairs, providers, repeats, test_process,
@@ -197,11 +197,11 @@ fn waiter(path: &Path) -> Child {
 
 #[test]
 fn a_waiter_blocks_no_other_caller_and_can_be_killed() {
-    pairs(16 * MIB, &["--threads", "1"], |lender, a, b| {
+    pairs(16 * MIB, &["--threads", "1"], |server, a, b| {
         let here = open(&a.path("file"));
         flock(&here, Op::LockExclusive).expect("locked");
-        let mut killed = begins_to_wait(lender, || waiter(&b.path("file")));
-        let mut patient = begins_to_wait(lender, || waiter(&b.path("file")));
+        let mut killed = begins_to_wait(server, || waiter(&b.path("file")));
+        let mut patient = begins_to_wait(server, || waiter(&b.path("file")));
         // The only session thread of that mount still serves other requests.
         fs::write(b.path("other"), b"served").expect("written");
         assert_eq!(fs::read(b.path("other")).expect("read"), b"served");
@@ -216,11 +216,11 @@ fn a_waiter_blocks_no_other_caller_and_can_be_killed() {
 #[test]
 fn the_locks_of_a_dead_client_are_released() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let (mut a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        let server = TestServer::new(16 * MIB);
+        let (mut a, b) = (server.mount(over, &[]), server.mount(over, &[]));
         let here = open(&a.path("file"));
         flock(&here, Op::LockExclusive).expect("locked");
-        let mut patient = begins_to_wait(&lender, || waiter(&b.path("file")));
+        let mut patient = begins_to_wait(&server, || waiter(&b.path("file")));
         a.signal(Signal::KILL);
         a.wait();
         assert!(exit_of(&mut patient).success());
@@ -231,13 +231,13 @@ fn the_locks_of_a_dead_client_are_released() {
 
 #[test]
 fn deadlocks_are_refused() {
-    pairs(16 * MIB, &[], |lender, a, b| {
+    pairs(16 * MIB, &[], |server, a, b| {
         let files = |mount: &Mount| (open(&mount.path("x")), open(&mount.path("y")));
         let ((ax, ay), (bx, by)) = (files(a), files(b));
         fcntl_lock(&ax, Op::LockExclusive).expect("locked");
         fcntl_lock(&by, Op::LockExclusive).expect("locked");
         thread::scope(|scope| {
-            let waiting = begins_to_wait(lender, || scope.spawn(|| fcntl_lock(&ay, Op::LockExclusive)));
+            let waiting = begins_to_wait(server, || scope.spawn(|| fcntl_lock(&ay, Op::LockExclusive)));
             assert_eq!(fcntl_lock(&bx, Op::LockExclusive), Err(Errno::DEADLK));
             fcntl_lock(&by, Op::Unlock).expect("unlocked");
             assert_eq!(waiting.join().expect("thread"), Ok(()));
@@ -247,7 +247,7 @@ fn deadlocks_are_refused() {
 
 #[test]
 fn deadlocks_of_ofd_locks_are_refused_within_a_file_and_those_of_flock_never() {
-    pairs(16 * MIB, &[], |lender, a, b| {
+    pairs(16 * MIB, &[], |server, a, b| {
         let (here, there) = (open(&a.path("file")), open(&b.path("file")));
         let set = |file: &File, at: i64| {
             let lock = libc::flock {
@@ -261,7 +261,7 @@ fn deadlocks_of_ofd_locks_are_refused_within_a_file_and_those_of_flock_never() {
         };
         assert_eq!((set(&here, 0), set(&there, 1)), (Ok(()), Ok(())));
         thread::scope(|scope| {
-            let waiting = begins_to_wait(lender, || scope.spawn(|| set(&here, 1)));
+            let waiting = begins_to_wait(server, || scope.spawn(|| set(&here, 1)));
             assert_eq!(set(&there, 0), Err(nix::Error::EDEADLK));
             ofd_lock(&there, Op::Unlock).expect("unlocked");
             assert_eq!(waiting.join().expect("thread"), Ok(()));
@@ -271,8 +271,8 @@ fn deadlocks_of_ofd_locks_are_refused_within_a_file_and_those_of_flock_never() {
         flock(&ax, Op::LockExclusive).expect("locked");
         flock(&by, Op::LockExclusive).expect("locked");
         thread::scope(|scope| {
-            let one = begins_to_wait(lender, || scope.spawn(|| flock(&ay, Op::LockExclusive)));
-            let two = begins_to_wait(lender, || scope.spawn(|| flock(&bx, Op::LockExclusive)));
+            let one = begins_to_wait(server, || scope.spawn(|| flock(&ay, Op::LockExclusive)));
+            let two = begins_to_wait(server, || scope.spawn(|| flock(&bx, Op::LockExclusive)));
             assert!(!one.is_finished() && !two.is_finished());
             flock(&by, Op::Unlock).expect("unlocked");
             assert_eq!(one.join().expect("thread"), Ok(()));
@@ -316,7 +316,7 @@ fn holder() {
 
 #[test]
 fn the_locks_of_a_dead_process_are_released() {
-    pairs(16 * MIB, &[], |lender, a, b| {
+    pairs(16 * MIB, &[], |server, a, b| {
         for (way, lock) in WAYS {
             let there = open(&b.path(way));
             let mut holder = helper("holder", way, &a.path(way));
@@ -324,7 +324,7 @@ fn the_locks_of_a_dead_process_are_released() {
             assert!(out.lines().map_while(Result::ok).any(|line| line == "locked"));
             assert_eq!(lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
             thread::scope(|scope| {
-                let waiting = begins_to_wait(lender, || scope.spawn(|| lock(&there, Op::LockShared)));
+                let waiting = begins_to_wait(server, || scope.spawn(|| lock(&there, Op::LockShared)));
                 holder.kill().expect("killed");
                 exit_of(&mut holder);
                 assert_eq!(waiting.join().expect("thread"), Ok(()));

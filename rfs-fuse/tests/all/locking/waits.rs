@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, directory, eventually, exit_of,
+    Mount, TestServer, directory, eventually, exit_of,
     locking::{WAYS, begins_to_wait, open},
     pairs, providers,
 };
@@ -28,17 +28,17 @@ const COURTESY: Duration = Duration::from_secs(1);
 #[test]
 fn a_waiter_asks_once() {
     for options in [&[][..], &["--cache", "none"]] {
-        pairs(16 * MIB, options, |lender, a, b| {
+        pairs(16 * MIB, options, |server, a, b| {
             let (here, there) = (open(&a.path("file")), open(&b.path("file")));
             flock(&here, Op::LockExclusive).expect("locked");
-            let before = ["lock", "grants", "insist", "stopwaiting"].map(|name| lender.handled(name));
+            let before = ["lock", "grants", "insist", "stopwaiting"].map(|name| server.handled(name));
             thread::scope(|scope| {
-                let waiting = begins_to_wait(lender, || scope.spawn(|| flock(&there, Op::LockExclusive)));
+                let waiting = begins_to_wait(server, || scope.spawn(|| flock(&there, Op::LockExclusive)));
                 thread::sleep(2 * COURTESY);
                 flock(&here, Op::Unlock).expect("unlocked");
                 assert_eq!(waiting.join().expect("thread"), Ok(()));
             });
-            let after = ["lock", "grants", "insist", "stopwaiting"].map(|name| lender.handled(name));
+            let after = ["lock", "grants", "insist", "stopwaiting"].map(|name| server.handled(name));
             let made: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
             // Lock and unlock; the grant, and listening again; ignoring the queue order, once.
             assert!(made[0] == 2 && made[1] <= 2 && made[2] == 1 && made[3] == 0, "{made:?}");
@@ -50,17 +50,17 @@ fn a_waiter_asks_once() {
 #[test]
 fn a_waiter_is_woken_when_the_lock_is_released() {
     const ROUNDS: u64 = 40;
-    pairs(16 * MIB, &[], |lender, a, b| {
+    pairs(16 * MIB, &[], |server, a, b| {
         let files = [open(&a.path("file")), open(&b.path("file"))];
         let order = Mutex::new(Vec::new());
         let say = |what| order.lock().expect("order").push(what);
         flock(&files[0], Op::LockExclusive).expect("locked");
-        let counted = || ["lock", "stopwaiting"].map(|name| lender.handled(name));
+        let counted = || ["lock", "stopwaiting"].map(|name| server.handled(name));
         let before = counted();
         for round in 0..ROUNDS {
             let [has, wants] = [0, 1].map(|which| &files[(round as usize + which) % 2]);
             thread::scope(|scope| {
-                let waits = begins_to_wait(lender, || {
+                let waits = begins_to_wait(server, || {
                     scope.spawn(|| {
                         flock(wants, Op::LockExclusive).expect("locked");
                         say("had");
@@ -80,7 +80,7 @@ fn a_waiter_is_woken_when_the_lock_is_released() {
 
 #[test]
 fn waiters_get_the_lock_in_the_order_of_their_requests() {
-    pairs(16 * MIB, &[], |lender, a, b| {
+    pairs(16 * MIB, &[], |server, a, b| {
         // Locks by fcntl(2) belong to the process, so all of them would be this process's.
         for (way, lock) in WAYS.into_iter().filter(|(way, _)| *way != "fcntl") {
             let here = open(&a.path(way));
@@ -89,7 +89,7 @@ fn waiters_get_the_lock_in_the_order_of_their_requests() {
             thread::scope(|scope| {
                 for (at, mount) in [b, a, a, b, b, a].into_iter().enumerate() {
                     let (order, path) = (&order, mount.path(way));
-                    begins_to_wait(lender, || {
+                    begins_to_wait(server, || {
                         scope.spawn(move || {
                             let file = open(&path);
                             lock(&file, Op::LockExclusive).expect("locked");
@@ -107,7 +107,7 @@ fn waiters_get_the_lock_in_the_order_of_their_requests() {
 
 #[test]
 fn readers_do_not_pass_a_waiting_writer() {
-    pairs(16 * MIB, &[], |lender, a, b| {
+    pairs(16 * MIB, &[], |server, a, b| {
         // The order holds for [`COURTESY`]. On a busy machine a round may take longer, and is
         // repeated.
         let in_time = eventually(|| {
@@ -118,7 +118,7 @@ fn readers_do_not_pass_a_waiting_writer() {
             thread::scope(|scope| {
                 for (name, mount, kind) in [("writer", b, Op::LockExclusive), ("reader", a, Op::LockShared)] {
                     let (order, path) = (&order, mount.path("file"));
-                    begins_to_wait(lender, || {
+                    begins_to_wait(server, || {
                         scope.spawn(move || {
                             let file = open(&path);
                             flock(&file, kind).expect("locked");
@@ -138,11 +138,11 @@ fn readers_do_not_pass_a_waiting_writer() {
 
 #[test]
 fn a_request_does_not_wait_without_limit_behind_waiters() {
-    pairs(16 * MIB, &[], |lender, a, b| {
+    pairs(16 * MIB, &[], |server, a, b| {
         let (one, two, there) = (open(&a.path("file")), open(&a.path("file")), open(&b.path("file")));
         flock(&one, Op::LockShared).expect("locked");
         thread::scope(|scope| {
-            let writer = begins_to_wait(lender, || scope.spawn(|| flock(&there, Op::LockExclusive)));
+            let writer = begins_to_wait(server, || scope.spawn(|| flock(&there, Op::LockExclusive)));
             // Both locks belong to this process, which only the kernel knows. The process releases
             // neither before it has both.
             flock(&two, Op::LockShared).expect("shared");
@@ -161,11 +161,11 @@ fn waiter(path: &std::path::Path) -> Child {
 /// A wait ends at about the time of the grant. In every order, the lock is free afterwards.
 #[test]
 fn a_wait_that_ends_during_the_grant_leaves_no_lock() {
-    pairs(16 * MIB, &[], |lender, a, b| {
+    pairs(16 * MIB, &[], |server, a, b| {
         let here = open(&a.path("file"));
         for round in 0..30 {
             assert!(eventually(|| flock(&here, Op::NonBlockingLockExclusive).is_ok()), "round {round}");
-            let mut killed = begins_to_wait(lender, || waiter(&b.path("file")));
+            let mut killed = begins_to_wait(server, || waiter(&b.path("file")));
             killed.kill().expect("killed");
             // The mount ends the wait after about a millisecond.
             thread::sleep(Duration::from_millis(round));
@@ -179,12 +179,12 @@ fn a_wait_that_ends_during_the_grant_leaves_no_lock() {
 #[test]
 fn a_waiter_whose_mount_dies_does_not_block_others() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let (a, mut b) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        let server = TestServer::new(16 * MIB);
+        let (a, mut b) = (server.mount(over, &[]), server.mount(over, &[]));
         let here = open(&a.path("file"));
         flock(&here, Op::LockExclusive).expect("locked");
-        let mut dies = begins_to_wait(&lender, || waiter(&b.path("file")));
-        let mut patient = begins_to_wait(&lender, || waiter(&a.path("file")));
+        let mut dies = begins_to_wait(&server, || waiter(&b.path("file")));
+        let mut patient = begins_to_wait(&server, || waiter(&a.path("file")));
         b.signal(Signal::KILL);
         b.wait();
         assert!(!exit_of(&mut dies).success());
@@ -201,15 +201,15 @@ fn a_waiter_whose_mount_dies_does_not_block_others() {
 #[test]
 fn a_signal_in_another_pid_namespace_ends_a_wait() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
+        let server = TestServer::new(16 * MIB);
         let point = directory();
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--kill-child", env!("CARGO_BIN_EXE_rfs-fuse")]);
-        command.args(["--timeout", "60", "--connect-timeout", "60", &lender.address(over)]).arg(point.path());
+        command.args(["--timeout", "60", "--connect-timeout", "60", &server.address(over)]).arg(point.path());
         let mut mount = Mount::spawn(&mut command, point.path());
         let here = open(&mount.path("file"));
         flock(&here, Op::LockExclusive).expect("locked");
-        let mut waits = begins_to_wait(&lender, || waiter(&mount.path("file")));
+        let mut waits = begins_to_wait(&server, || waiter(&mount.path("file")));
         waits.kill().expect("signal sent");
         assert_eq!(exit_of(&mut waits).signal(), Some(9), "the lock is still held");
         drop(here);
@@ -271,11 +271,11 @@ fn descriptors_of_threads(mount: &Mount, name: &str) -> Vec<usize> {
 #[test]
 fn hundreds_of_waiters_do_not_block_other_requests() {
     const WAITERS: u64 = 200;
-    pairs(16 * MIB, &["--threads", "2"], |lender, a, b| {
+    pairs(16 * MIB, &["--threads", "2"], |server, a, b| {
         let here = open(&a.path("file"));
         here.write_all_at(&[0; 8], 0).expect("written");
         flock(&here, Op::LockExclusive).expect("locked");
-        let (path, before) = (b.path("file"), lender.handled("lock"));
+        let (path, before) = (b.path("file"), server.handled("lock"));
         let count = || {
             let file = open(&path);
             flock(&file, Op::LockExclusive).expect("locked");
@@ -287,7 +287,7 @@ fn hundreds_of_waiters_do_not_block_other_requests() {
             for _ in 0..WAITERS {
                 scope.spawn(count);
             }
-            assert!(eventually(|| lender.handled("lock") == before + WAITERS));
+            assert!(eventually(|| server.handled("lock") == before + WAITERS));
             for number in 0..50 {
                 let path = b.path(&format!("{number}"));
                 fs::write(&path, b"served").expect("written");

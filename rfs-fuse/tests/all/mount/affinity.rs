@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Lender, Mount, Over, aio::Aio, directory, eventually, program};
+use crate::common::{Mount, Over, TestServer, aio::Aio, directory, eventually, program};
 use nix::libc;
 use rustix::{
     fs::{FlockOperation, flock},
@@ -124,8 +124,8 @@ fn with_each_kind(test: impl Fn(Mount)) {
     let (mount, _point) = null(&["--no-io-uring"]);
     test(mount);
     for over in [Over::Shm, Over::Tcp] {
-        let lender = Lender::new(16 << 20);
-        test(lender.mount(over, &["--stats-on-exit", "--no-io-uring"]));
+        let server = TestServer::new(16 << 20);
+        test(server.mount(over, &["--stats-on-exit", "--no-io-uring"]));
     }
 }
 
@@ -192,8 +192,8 @@ fn a_busy_core_does_not_delay_the_mount() {
 #[test]
 fn a_busy_core_does_not_delay_several_callers_of_a_server() {
     const CALLERS: usize = 2;
-    let lender = Lender::new(64 << 20);
-    let mount = lender.mount(Over::Tcp, &[]);
+    let server = TestServer::new(64 << 20);
+    let mount = server.mount(Over::Tcp, &[]);
     let end = AtomicBool::new(false);
     let asked = [const { AtomicU64::new(0) }; CALLERS];
     thread::scope(|scope| {
@@ -308,8 +308,8 @@ fn with_no_follow_no_thread_is_pinned() {
 
 #[test]
 fn only_session_threads_are_pinned() {
-    let lender = Lender::new(16 << 20);
-    let mount = lender.mount(Over::Shm, &[]);
+    let server = TestServer::new(16 << 20);
+    let mount = server.mount(Over::Shm, &[]);
     let file = mount.path("locked");
     let held = File::create(&file).expect("created");
     flock(&held, FlockOperation::LockExclusive).expect("locked");

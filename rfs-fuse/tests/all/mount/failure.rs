@@ -6,12 +6,12 @@ use std::fs;
 
 use measure::testing::{SleepingCall, fail_sleeping_call, thread_named};
 
-use crate::common::{Lender, Over, eventually, is_mounted};
+use crate::common::{Over, TestServer, eventually, is_mounted};
 
 /// Makes a sleeping call of a mount's thread fail. The mount ends, and says the reason.
 fn fails_with(name: &str, sleeping: SleepingCall, reason: &str) {
-    let lender = Lender::new(16 << 20);
-    let mut mount = lender.mount(Over::Shm, &[]);
+    let server = TestServer::new(16 << 20);
+    let mut mount = server.mount(Over::Shm, &[]);
     // Session threads take turns, so that each has served a request.
     for round in 0..100 {
         fs::write(mount.path("file"), format!("round {round}")).expect("written");

@@ -13,7 +13,7 @@ use std::{
 
 use rustix::process::{Pid, Signal};
 
-use crate::common::{Lender, Mount, Over, directory, exit_of, pattern, providers, test_process};
+use crate::common::{Mount, Over, TestServer, directory, exit_of, pattern, providers, test_process};
 
 const MIB: u64 = 1 << 20;
 
@@ -27,12 +27,12 @@ fn server_process() {
     let listen = std::env::var("RFS_TEST_LISTEN").unwrap_or_default();
     let listen: Vec<_> =
         listen.split_whitespace().map(|address| address.parse().expect("an address")).collect();
-    let lender = Lender::with(16 * MIB, |config| {
+    let server = TestServer::with(16 * MIB, |config| {
         if !listen.is_empty() {
             config.listen = listen;
         }
     });
-    println!("\nserving {} {}", lender.address(Over::Shm), lender.address(Over::Tcp));
+    println!("\nserving {} {}", server.address(Over::Shm), server.address(Over::Tcp));
     io::stdout().flush().expect("stdout");
     // Waits until the test closes the input.
     io::stdin().read_to_end(&mut Vec::new()).ok();

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::common::{Lender, Over, directory, eventually, is_mounted};
+use crate::common::{Over, TestServer, directory, eventually, is_mounted};
 
 /// Returns the program under another name.
 fn called(directory: &Path, name: &str) -> PathBuf {
@@ -39,9 +39,9 @@ fn has(options: &str, one: &str) -> bool {
 
 #[test]
 fn the_helper_mounts_as_mount_8_requests() {
-    let lender = Lender::new(16 << 20);
+    let server = TestServer::new(16 << 20);
     let (links, point) = (directory(), directory());
-    let (source, point) = (lender.address(Over::Shm), point.path());
+    let (source, point) = (server.address(Over::Shm), point.path());
     let at = point.to_str().expect("UTF-8");
     for (name, fs_type, arguments) in [
         ("mount.fuse.rfs", "fuse.rfs", &["-o", "noexec,noatime,nosuid,nodev,attr_timeout=0,x-any=1"][..]),
@@ -82,7 +82,7 @@ fn the_helper_mounts_as_mount_8_requests() {
         fs::remove_file(point.join(name)).expect("removed");
 
         assert!(Command::new("umount").arg(point).status().expect("umount").success());
-        assert!(eventually(|| lender.server.stats().sessions == 0), "the process ends with its mount");
+        assert!(eventually(|| server.inner.stats().sessions == 0), "the process ends with its mount");
         assert!(!is_mounted(point));
     }
 }
@@ -106,10 +106,10 @@ fn mount_8_finds_the_helper_by_the_type() {
         // mount(8) passes its own flags first, in any case.
         (Over::Shm, "noexec,noatime,allow_suid,allow_dev,nosuid,nodev", false),
     ] {
-        let lender = Lender::new(16 << 20);
+        let server = TestServer::new(16 << 20);
         let (links, point) = (directory(), directory());
         called(links.path(), "mount.fuse.rfs");
-        let (source, at) = (lender.address(over), point.path().to_str().expect("UTF-8"));
+        let (source, at) = (server.address(over), point.path().to_str().expect("UTF-8"));
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-ec", SCRIPT, "sh"]);
         let out = command.arg(links.path()).args([&source, at, asked]).output().expect("it runs");
@@ -123,8 +123,8 @@ fn mount_8_finds_the_helper_by_the_type() {
         {
             assert_eq!(has(fields[3], option), expected, "{option}: {said}");
         }
-        assert!(eventually(|| lender.server.stats().sessions == 0), "the process ends with its mount");
-        let mount = lender.mount(over, &[]);
+        assert!(eventually(|| server.inner.stats().sessions == 0), "the process ends with its mount");
+        let mount = server.mount(over, &[]);
         assert_eq!(fs::read(mount.path("file")).expect("read"), b"written\n");
     }
 }
@@ -154,13 +154,13 @@ fn mount_8_mounts_from_fstab_and_remounts() {
         mount -T "$fstab" "$point"
         umount "$point"
     "#;
-    let lender = Lender::new(16 << 20);
+    let server = TestServer::new(16 << 20);
     let (links, place) = (directory(), directory());
     called(links.path(), "mount.fuse.rfs");
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-euc", SCRIPT, "sh"]);
     let label = "context=system_u:object_r:tmp_t:s0";
-    let out = command.args([links.path(), place.path()]).args([&lender.address(Over::Shm), label]);
+    let out = command.args([links.path(), place.path()]).args([&server.address(Over::Shm), label]);
     let out = out.output().expect("it runs");
     let said = printed(&out);
     assert_eq!(out.status.code(), Some(0), "{said}");
@@ -179,7 +179,7 @@ fn mount_8_mounts_from_fstab_and_remounts() {
     }
     assert!(said.contains("ead-only file system"), "{said}");
     assert!(said.contains("unknown mount option \"nonsense\""), "{said}");
-    assert!(eventually(|| lender.server.stats().sessions == 0), "{said}");
+    assert!(eventually(|| server.inner.stats().sessions == 0), "{said}");
 }
 
 /// Operations that mount(8) performs without a helper: other flags, other places.
@@ -188,8 +188,8 @@ fn a_mount_can_be_bound_and_remounted() {
     let mount8 = |arguments: &[&str], points: &[&Path]| {
         assert!(Command::new("mount").args(arguments).args(points).status().expect("mount").success());
     };
-    let lender = Lender::new(16 << 20);
-    let mut mount = lender.mount(Over::Shm, &[]);
+    let server = TestServer::new(16 << 20);
+    let mut mount = server.mount(Over::Shm, &[]);
     let (original, other) = (mount.point.clone(), directory());
     let bound = other.path();
     let read_only = |result: std::io::Result<()>| {
@@ -245,8 +245,8 @@ fn mistakes_have_the_exit_codes_of_mount_8() {
 
 #[test]
 fn the_program_itself_takes_lists_of_options_too() {
-    let lender = Lender::new(16 << 20);
-    let mount = lender.mount(Over::Shm, &["-o", "ro,noexec,attr_timeout=0"]);
+    let server = TestServer::new(16 << 20);
+    let mount = server.mount(Over::Shm, &["-o", "ro,noexec,attr_timeout=0"]);
     let (options, kind, _) = entry(&mount.point);
     assert!(has(&options, "ro") && has(&options, "noexec"), "{options}");
     assert_eq!(kind, "fuse.rfs-fuse");

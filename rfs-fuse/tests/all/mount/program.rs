@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, NOBODY, Over, directory, eventually, is_mounted, mapping::Mapping, pattern, program,
+    Mount, NOBODY, Over, TestServer, directory, eventually, is_mounted, mapping::Mapping, pattern, program,
     providers,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -42,9 +42,9 @@ pub(super) fn assert_fails(out: &Output, code: i32, words: &[&str]) {
 
 #[test]
 fn a_timeout_below_the_servers_recall_timeout_causes_a_warning() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     for (timeout, warned) in [("4", true), ("9", false)] {
-        let mut mount = lender.mount(Over::Shm, &["--timeout", timeout]);
+        let mut mount = server.mount(Over::Shm, &["--timeout", timeout]);
         mount.signal(Signal::INT);
         let (status, said) = mount.wait();
         assert_eq!(status.code(), Some(0), "{said}");
@@ -54,8 +54,8 @@ fn a_timeout_below_the_servers_recall_timeout_causes_a_warning() {
 
 #[test]
 fn a_failed_start_prints_the_reason_in_one_line() {
-    let lender = Lender::new(16 * MIB);
-    let good = lender.address(Over::Shm);
+    let server = TestServer::new(16 * MIB);
+    let good = server.address(Over::Shm);
     let point = directory();
     let point = point.path();
     let file = point.join("file");
@@ -123,9 +123,9 @@ fn a_listener_that_is_no_server_is_refused() {
 #[test]
 fn signals_and_fusermount_end_a_mount_cleanly() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
+        let server = TestServer::new(16 * MIB);
         for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-            let mut mount = lender.mount(over, &[]);
+            let mut mount = server.mount(over, &[]);
             assert!(mount.greeting.contains("is mounted on"), "{}", mount.greeting);
             fs::write(mount.path("file"), b"x").expect("written");
             mount.signal(signal);
@@ -133,19 +133,19 @@ fn signals_and_fusermount_end_a_mount_cleanly() {
             assert_eq!(status.code(), Some(0), "{said}");
             assert!(!is_mounted(&mount.point));
         }
-        let mut mount = lender.mount(over, &[]);
+        let mut mount = server.mount(over, &[]);
         let done = Command::new("fusermount3").arg("-u").arg(&mount.point).status().expect("fusermount3");
         assert!(done.success());
         let (status, said) = mount.wait();
         assert_eq!((status.code(), &said[..]), (Some(0), ""));
         assert!(!is_mounted(&mount.point));
-        assert!(eventually(|| lender.server.stats().sessions == 0), "the server knows that everybody left");
+        assert!(eventually(|| server.inner.stats().sessions == 0), "the server knows that everybody left");
     }
 }
 
 #[test]
 fn a_service_manager_is_notified() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     let (point, place) = (directory(), directory());
     let manager = place.path().join("notify");
     let news = UnixDatagram::bind(&manager).expect("bound");
@@ -155,7 +155,7 @@ fn a_service_manager_is_notified() {
         String::from_utf8_lossy(&bytes[..len]).into_owned()
     };
     let mut command = program();
-    command.arg(lender.address(Over::Shm)).arg(point.path()).env("NOTIFY_SOCKET", &manager);
+    command.arg(server.address(Over::Shm)).arg(point.path()).env("NOTIFY_SOCKET", &manager);
     let mut mount = Mount::spawn(&mut command, point.path());
     assert_eq!(next(), "READY=1\n");
     assert!(is_mounted(point.path()));
@@ -168,8 +168,8 @@ fn a_service_manager_is_notified() {
 #[test]
 fn a_busy_mount_is_detached_with_a_message() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let mut mount = lender.mount(over, &[]);
+        let server = TestServer::new(16 * MIB);
+        let mut mount = server.mount(over, &[]);
         let file = File::create(mount.path("file")).expect("created");
         file.write_all_at(b"kept", 0).expect("written");
         mount.signal(Signal::TERM);
@@ -179,7 +179,7 @@ fn a_busy_mount_is_detached_with_a_message() {
         assert!(!is_mounted(&mount.point));
         assert!(file.write_at(b"lost", 0).is_err());
         drop(file);
-        let mount = lender.mount(over, &[]);
+        let mount = server.mount(over, &[]);
         assert_eq!(fs::read(mount.path("file")).expect("read"), b"kept");
         mount.unmount();
     }
@@ -198,8 +198,8 @@ fn mapped_changes_before_a_signal_are_written_back() {
         );
     }
     for over in crate::common::providers() {
-        let lender = Lender::new(16 * MIB);
-        let mut mount = lender.mount(over, &[]);
+        let server = TestServer::new(16 * MIB);
+        let mut mount = server.mount(over, &[]);
         let file = crate::common::locking::open(&mount.path("file"));
         file.set_len(MIB).expect("extended");
         let mut mapped = Mapping::new(&file, MIB as usize);
@@ -210,7 +210,7 @@ fn mapped_changes_before_a_signal_are_written_back() {
         assert_eq!(status.code(), Some(0), "{said}");
         assert!(said.contains("busy") && !said.contains("written back"), "{said}");
         drop((mapped, file));
-        let mount = lender.mount(over, &[]);
+        let mount = server.mount(over, &[]);
         assert!(fs::read(mount.path("file")).expect("read") == bytes);
         mount.unmount();
     }
@@ -229,14 +229,14 @@ fn processes(path: &Path) -> usize {
 
 #[test]
 fn the_background_mount_answers_when_the_command_returns() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     for over in providers() {
         let point = directory();
-        let log = lender.dir.path().join("log");
+        let log = server.dir.path().join("log");
         let out = program()
             .args(["--daemon", "--stats-on-exit", "--log-file"])
             .arg(&log)
-            .arg(lender.address(over))
+            .arg(server.address(over))
             .arg(point.path())
             .output()
             .expect("rfs-fuse runs");
@@ -260,8 +260,8 @@ fn the_background_mount_answers_when_the_command_returns() {
 fn relative_paths_of_a_background_mount_stay_valid() {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     for (memory_dir, expected) in [(Some(memory.path().to_owned()), "kept"), (None, "missing")] {
-        let lender = Lender::with(16 * MIB, |config| config.memory_dir.clone_from(&memory_dir));
-        let place = lender.dir.path().to_owned();
+        let server = TestServer::with(16 * MIB, |config| config.memory_dir.clone_from(&memory_dir));
+        let place = server.dir.path().to_owned();
         fs::create_dir(place.join("point")).expect("created");
         let out = program()
             .current_dir(&place)
@@ -273,7 +273,7 @@ fn relative_paths_of_a_background_mount_stay_valid() {
         let greeting = String::from_utf8_lossy(&out.stdout).into_owned();
         assert!(greeting.contains(&format!("{} is mounted", socket.display())), "{greeting}");
         fs::write(point.join("file"), "kept").expect("written");
-        let lender = lender.again(16 * MIB, |config| config.memory_dir = memory_dir);
+        let server = server.again(16 * MIB, |config| config.memory_dir = memory_dir);
         let contents = || match fs::read_to_string(point.join("file")) {
             Ok(contents) => contents,
             // The directory below a mount that is gone is empty, too.
@@ -287,7 +287,7 @@ fn relative_paths_of_a_background_mount_stay_valid() {
         unmount.arg("-u").arg(&point).stderr(Stdio::null());
         assert!(eventually(|| unmount.status().expect("fusermount3").success()));
         assert!(eventually(|| processes(&place) == 0), "{}", log());
-        drop(lender);
+        drop(server);
     }
 }
 
@@ -296,19 +296,19 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     crate::common::require_fuse();
     let _open = crate::common::OpenDevice::new();
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        if let rdmabox::Address::Unix(socket) = &lender.server.addresses()[0] {
+        let server = TestServer::new(16 * MIB);
+        if let rdmabox::Address::Unix(socket) = &server.inner.addresses()[0] {
             fs::set_permissions(socket, PermissionsExt::from_mode(0o777)).expect("chmod");
         }
         let point = directory();
         let out =
-            run_to_failure(program().arg(lender.address(over)).arg(point.path()).uid(NOBODY).gid(NOBODY));
+            run_to_failure(program().arg(server.address(over)).arg(point.path()).uid(NOBODY).gid(NOBODY));
         assert_fails(&out, 1, &["cannot mount on", "access"]);
         std::os::unix::fs::chown(point.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
         let out = run_to_failure(
             program()
                 .arg("--allow-other")
-                .arg(lender.address(over))
+                .arg(server.address(over))
                 .arg(point.path())
                 .uid(NOBODY)
                 .gid(NOBODY),
@@ -316,7 +316,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
         assert_fails(&out, 1, &["user_allow_other"]);
 
         let mut command = program();
-        command.arg(lender.address(over)).arg(point.path()).uid(NOBODY).gid(NOBODY);
+        command.arg(server.address(over)).arg(point.path()).uid(NOBODY).gid(NOBODY);
         let mut mount = Mount::spawn(&mut command, point.path());
         let done = crate::common::shell_as(
             NOBODY,
@@ -344,8 +344,8 @@ fn counters_are_printed_at_the_end() {
     if crate::common::checked() {
         return eprintln!("not run: a server with checksums carries writes out itself");
     }
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Tcp, &["--stats-on-exit"]);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Tcp, &["--stats-on-exit"]);
     fs::write(mount.path("file"), pattern(MIB as usize, 1)).expect("written");
     let report = mount.report();
     let counters = report["counters"].as_object().expect("counters");
@@ -356,11 +356,11 @@ fn counters_are_printed_at_the_end() {
 /// Catches a line on standard output that is no JSON.
 #[test]
 fn standard_output_has_only_the_counters() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     for mode in [&[][..], &["--quiet"], &["--takeover"]] {
         let point = directory();
         let mut command = program();
-        command.args(["--stats-on-exit"]).args(mode).arg(lender.address(Over::Shm)).arg(point.path());
+        command.args(["--stats-on-exit"]).args(mode).arg(server.address(Over::Shm)).arg(point.path());
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let child = child.expect("rfs-fuse starts");
         assert!(eventually(|| is_mounted(point.path())));

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
-use crate::common::{Lender, Mount, Over, aio::Aio, checked, directory, pattern, providers};
+use crate::common::{Mount, Over, TestServer, aio::Aio, checked, directory, pattern, providers};
 
 const MIB: usize = 1 << 20;
 const AREA: usize = 8 * MIB;
@@ -23,9 +23,9 @@ const LENGTHS: [usize; 4] = [4096, 16 << 10, 64 << 10, MIB];
 const WARM: usize = 40;
 const ROUNDS: usize = 40;
 /// Allocations of a write that is only started: bytes, answers, and the list that it starts with.
-const MOST_ALLOCATIONS: i64 = 8;
+const MAX_ALLOCATIONS: i64 = 8;
 /// Bytes of the writes that are under way, with their answers.
-const MOST_BYTES: i64 = 2 * (DEPTH as i64) * (32 << 10);
+const MAX_BYTES: i64 = 2 * (DEPTH as i64) * (32 << 10);
 
 /// Bytes that a mount of a swap area reserves.
 const RESERVE: i64 = 32 << 20;
@@ -49,7 +49,7 @@ struct CountedMount {
 }
 
 impl CountedMount {
-    fn new(lender: &Lender, over: Over, directory: &Path) -> CountedMount {
+    fn new(server: &TestServer, over: Over, directory: &Path) -> CountedMount {
         let path = directory.join("counters");
         fs::write(&path, [0; 24]).expect("written");
         let point = directory.join("mount");
@@ -58,7 +58,7 @@ impl CountedMount {
         // Under other names the program is a mount helper.
         command.arg0("rfs-fuse");
         command.args(["--for-swap", "--cache", "none", "--no-follow", "--provider", &over.to_string()]);
-        command.env("RFS_ALLOCATIONS", &path).arg(lender.address(over)).arg(&point);
+        command.env("RFS_ALLOCATIONS", &path).arg(server.address(over)).arg(&point);
         let mount = Mount::spawn(&mut command, &point);
         CountedMount { mount, counters: File::open(path).expect("opened") }
     }
@@ -114,8 +114,8 @@ fn steady_writes_to_a_swap_area_take_no_memory_of_the_kernel() {
     let start = memory.as_ptr().align_offset(4096);
     let bytes = &memory[start..start + AREA];
     for over in providers().into_iter().filter(|over| *over != Over::Rdma) {
-        let (lender, directory) = (Lender::new(64 * MIB as u64), directory());
-        let mount = CountedMount::new(&lender, over, directory.path());
+        let (server, directory) = (TestServer::new(64 * MIB as u64), directory());
+        let mount = CountedMount::new(&server, over, directory.path());
         let (file, aio) = (mount.area(), Aio::new(DEPTH));
         let write = |rounds: usize, len: usize| {
             let part = &bytes[..(DEPTH * len).min(AREA)];
@@ -132,9 +132,9 @@ fn steady_writes_to_a_swap_area_take_no_memory_of_the_kernel() {
             let what = format!("{over}, {len} bytes, {writes} writes: {before:?} {after:?}");
             eprintln!("{what}");
             assert_eq!((after.faults, after.pages), (before.faults, before.pages), "{what}");
-            let most = if over == Over::Shm { 0 } else { MOST_ALLOCATIONS * writes };
+            let most = if over == Over::Shm { 0 } else { MAX_ALLOCATIONS * writes };
             assert!(after.allocations - before.allocations <= most, "{what}");
-            assert!(after.bytes - before.bytes <= MOST_BYTES, "{what}");
+            assert!(after.bytes - before.bytes <= MAX_BYTES, "{what}");
             // The allocator's reserve has room for the most that was ever in use.
             assert!(after.peak - before.bytes <= RESERVE, "{what}");
         }

@@ -10,7 +10,7 @@ use std::{
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, linkat, open, statx};
 
-use crate::common::{Lender, pairs, providers};
+use crate::common::{TestServer, pairs, providers};
 
 const MIB: u64 = 1 << 20;
 
@@ -57,8 +57,8 @@ fn a_birth_is_the_same_on_all_mounts_and_stays() {
 #[test]
 fn a_file_without_a_name_is_born_when_it_is_made() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let mount = lender.mount(over, &["--births"]);
+        let server = TestServer::new(16 * MIB);
+        let mount = server.mount(over, &["--births"]);
         let flags = OFlags::TMPFILE | OFlags::RDWR;
         let file = open(&mount.point, flags, Mode::from_raw_mode(0o600)).expect("made");
         thread::sleep(Duration::from_millis(5));
@@ -73,11 +73,11 @@ fn a_file_without_a_name_is_born_when_it_is_made() {
 #[test]
 fn without_the_option_there_is_no_birth_and_no_request() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let mount = lender.mount(over, &[]);
+        let server = TestServer::new(16 * MIB);
+        let mount = server.mount(over, &[]);
         File::create(mount.path("file")).expect("created");
         assert_eq!(birth(&mount.path("file")), None, "{over:?}");
-        assert_eq!(lender.handled("birth"), 0, "{over:?}");
+        assert_eq!(server.handled("birth"), 0, "{over:?}");
         mount.unmount();
     }
 }
@@ -87,20 +87,20 @@ fn without_the_option_there_is_no_birth_and_no_request() {
 fn only_a_caller_that_asks_for_the_birth_sends_a_request() {
     for options in [&["--births"][..], &["--births", "--cache", "none"]] {
         for over in providers() {
-            let lender = Lender::new(16 * MIB);
-            let mount = lender.mount(over, options);
+            let server = TestServer::new(16 * MIB);
+            let mount = server.mount(over, options);
             File::create(mount.path("file")).expect("created");
             for _ in 0..3 {
                 statx(CWD, mount.path("file"), AtFlags::empty(), StatxFlags::BASIC_STATS)
                     .expect("attributes");
             }
-            assert_eq!(lender.handled("birth"), 0, "{over:?} {options:?}");
+            assert_eq!(server.handled("birth"), 0, "{over:?} {options:?}");
             let first = birth(&mount.path("file"));
             assert!(first.is_some());
             for _ in 0..3 {
                 assert_eq!(birth(&mount.path("file")), first);
             }
-            assert_eq!(lender.handled("birth"), 1, "{over:?} {options:?}");
+            assert_eq!(server.handled("birth"), 1, "{over:?} {options:?}");
             mount.unmount();
         }
     }
@@ -113,14 +113,14 @@ fn a_birth_survives_a_restart_of_the_server() {
         let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
         let configure =
             |config: &mut rfs_server::Config| config.memory_dir = Some(memory.path().join("memory"));
-        let lender = Lender::with(16 * MIB, configure);
-        let mount = lender.mount(over, &["--births"]);
+        let server = TestServer::with(16 * MIB, configure);
+        let mount = server.mount(over, &["--births"]);
         fs::write(mount.path("file"), b"bytes").expect("written");
         File::create(mount.path("unseen")).expect("created");
         let born = birth(&mount.path("file"));
         assert!(born.is_some());
-        let lender = lender.again(16 * MIB, configure);
-        let other = lender.mount(over, &["--births"]);
+        let server = server.again(16 * MIB, configure);
+        let other = server.mount(over, &["--births"]);
         for mount in [&mount, &other] {
             assert_eq!(birth(&mount.path("file")), born, "{over:?}");
             assert!(birth(&mount.path("unseen")) > born, "{over:?}");

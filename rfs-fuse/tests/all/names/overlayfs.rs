@@ -9,7 +9,7 @@ use std::{
     process::Command,
 };
 
-use crate::common::{Lender, Mount, directory, each, is_mounted, pairs, providers};
+use crate::common::{Mount, TestServer, directory, each, is_mounted, pairs, providers};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, XattrFlags, lgetxattr, open, renameat_with, setxattr};
 
 const MIB: u64 = 1 << 20;
@@ -213,8 +213,8 @@ fn an_upper_layer_is_as_in_a_file_system_in_memory() {
     assert_eq!((whiteout.mode, whiteout.device), (0o020_000, 0));
     assert_eq!(kept[Path::new("replaced")].opaque.as_deref(), Some(&b"y"[..]));
     for over in providers() {
-        let lender = Lender::new(32 * MIB);
-        let mount = lender.mount(over, &[]);
+        let server = TestServer::new(32 * MIB);
+        let mount = server.mount(over, &[]);
         let [own, upper, work] = made(&mount, ["lower", "upper", "work"]);
         fill(&own);
         // The lower layer is on another file system, or on the same mount.

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Lender, Mount, Over, WAIT_LIMIT, long};
+use crate::common::{Mount, Over, TestServer, WAIT_LIMIT, long};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 const MIB: u64 = 1 << 20;
@@ -74,8 +74,8 @@ impl Race {
 
     /// Runs the race for some rounds. Returns how often the first mount succeeded.
     fn over(&self, over: [Over; 2], options: &[&str], rounds: u32) -> usize {
-        let lender = Lender::new(64 * MIB);
-        let mounts = over.map(|over| lender.mount(over, options));
+        let server = TestServer::new(64 * MIB);
+        let mounts = over.map(|over| server.mount(over, options));
         for mount in &mounts {
             fs::write(own(mount), b"").expect("written");
         }
@@ -208,8 +208,8 @@ fn write_and_close(path: &Path, round: u32) {
 }
 
 fn close_to_open(first: Over, second: Over) {
-    let lender = Lender::new(64 * MIB);
-    let (a, b) = (lender.mount(first, LONG), lender.mount(second, LONG));
+    let server = TestServer::new(64 * MIB);
+    let (a, b) = (server.mount(first, LONG), server.mount(second, LONG));
     let (here, there) = (a.path("file"), b.path("file"));
     fs::write(&here, b"").expect("created");
     let mut last = 0;
@@ -258,8 +258,8 @@ fn inodes(mount: &Mount, names: [&str; 3]) -> [Option<u64>; 3] {
 fn race_a_replacement(flags: RenameFlags) {
     const ROUNDS: u32 = 200;
     for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
-        let lender = Lender::new(64 * MIB);
-        let mounts = over.map(|over| lender.mount(over, LONG));
+        let server = TestServer::new(64 * MIB);
+        let mounts = over.map(|over| server.mount(over, LONG));
         let (meeting, names) = (&Meeting::default(), ["a", "b", "c"]);
         let replaced_late = AtomicU32::new(0);
         let run = |mount: &Mount, is_first: bool| {
@@ -316,8 +316,8 @@ fn of_an_exchange_and_a_replacement_of_its_name_both_mounts_show_the_outcome() {
 #[test]
 fn of_a_link_and_a_change_of_mode_both_mounts_show_the_outcome() {
     for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
-        let lender = Lender::new(64 * MIB);
-        let [linking, changing] = over.map(|over| lender.mount(over, LONG));
+        let server = TestServer::new(64 * MIB);
+        let [linking, changing] = over.map(|over| server.mount(over, LONG));
         let (meeting, rounds) = (&Meeting::default(), rounds(2000));
         let mode = |mount: &Mount| fs::metadata(mount.path("file")).expect("attributes").mode() & 0o777;
         fs::write(linking.path("file"), b"").expect("created");
@@ -355,8 +355,8 @@ fn of_a_link_and_a_change_of_mode_both_mounts_show_the_outcome() {
 #[test]
 fn removals_of_all_names_but_one_leave_a_link() {
     for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
-        let lender = Lender::new(64 * MIB);
-        let [linking, changing] = over.map(|over| lender.mount(over, LONG));
+        let server = TestServer::new(64 * MIB);
+        let [linking, changing] = over.map(|over| server.mount(over, LONG));
         let [file, name, last] = ["file", "other", "third"].map(|name| linking.path(name));
         fs::write(&file, b"").expect("created");
         let (is_done, zeros, rounds) = (&AtomicBool::new(false), &AtomicU32::new(0), rounds(1000));
@@ -409,8 +409,8 @@ fn removals_of_all_names_but_one_leave_a_link() {
 #[test]
 fn links_beside_a_removal_are_a_number_that_was_true() {
     for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
-        let lender = Lender::new(64 * MIB);
-        let [removing, other] = over.map(|over| lender.mount(over, LONG));
+        let server = TestServer::new(64 * MIB);
+        let [removing, other] = over.map(|over| server.mount(over, LONG));
         let [file, second] = ["file", "second"].map(|name| removing.path(name));
         let rounds = rounds(250);
         for round in 0..rounds {
@@ -457,8 +457,8 @@ fn exchanges_by_two_mounts_in_one_directory_do_not_wait_for_each_others_patience
     const EACH: usize = 300;
     const IMPATIENT: Duration = Duration::from_millis(40);
     for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
-        let lender = Lender::new(64 * MIB);
-        let mounts = over.map(|over| lender.mount(over, &[]));
+        let server = TestServer::new(64 * MIB);
+        let mounts = over.map(|over| server.mount(over, &[]));
         for name in ["a", "b", "c", "d"] {
             File::create(mounts[0].path(name)).expect("created");
         }

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Over, eventually, long, pattern, providers};
+use crate::common::{Over, TestServer, eventually, long, pattern, providers};
 use rdmabox::SessionOptions;
 use rfs_client::{AttachOptions, Client, Creator};
 use rfs_proto::ROOT_INO;
@@ -27,9 +27,9 @@ fn sizes(all: u64) -> impl Iterator<Item = (Over, u64)> {
 #[test]
 fn many_files_of_one_kib_take_a_block_each() {
     for (over, files) in sizes(100_000) {
-        let lender = Lender::with(512 * MIB, |config| config.inodes = Some(files as u32 + 1000));
-        let mount = lender.mount(over, &[]);
-        let free = lender.free_blocks();
+        let server = TestServer::with(512 * MIB, |config| config.inodes = Some(files as u32 + 1000));
+        let mount = server.mount(over, &[]);
+        let free = server.free_blocks();
         let content = pattern(1024, 7);
         for directory in 0..100 {
             let directory = mount.path(&format!("{directory}"));
@@ -40,7 +40,7 @@ fn many_files_of_one_kib_take_a_block_each() {
             }
         }
         // The kernel closes files in the background.
-        assert!(eventually(|| free - lender.free_blocks() == files));
+        assert!(eventually(|| free - server.free_blocks() == files));
         let last = files / 100 - 1;
         for name in ["0/0".into(), format!("0/{last}"), format!("57/{}", last / 2), format!("99/{last}")] {
             assert!(fs::read(mount.path(&name)).expect("read") == content, "{name}");
@@ -59,9 +59,9 @@ fn many_entries_are_listed_completely_while_they_change() {
 }
 
 fn many_over(over: Over, names: u64) {
-    let lender = Lender::with(64 * MIB, |config| config.inodes = Some(names as u32 + 10_000));
+    let server = TestServer::with(64 * MIB, |config| config.inodes = Some(names as u32 + 10_000));
     let connect = || {
-        let address = lender.address(over).parse().expect("an address");
+        let address = server.address(over).parse().expect("an address");
         Client::connect(&address, &SessionOptions::default(), &AttachOptions::default()).expect("connected")
     };
     let by = Creator { uid: 0, gid: 0, umask: 0 };
@@ -81,7 +81,7 @@ fn many_over(over: Over, names: u64) {
             });
         }
     });
-    let mount = lender.mount(over, &[]);
+    let mount = server.mount(over, &[]);
     let done = AtomicBool::new(false);
     let changes = AtomicU64::new(0);
     let mut listed: HashMap<String, u32> = HashMap::with_capacity(names as usize);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, combinations, pattern,
+    TestServer, combinations, pattern,
     random::{Random, seed},
 };
 use rustix::fs::{CWD, RenameFlags, XattrFlags, lgetxattr, removexattr, renameat_with, setxattr};
@@ -279,9 +279,9 @@ fn a_tree_on_two_mounts_is_as_on_one_file_system() {
     for (first, second) in combinations() {
         for seed in [42, fresh] {
             eprintln!("{first:?} and {second:?}, seed {seed}");
-            let lender = Lender::new(64 << 20);
+            let server = TestServer::new(64 << 20);
             // With --dev, opening device nodes has the same results as on the reference.
-            let (a, b) = (lender.mount(first, &["--dev"]), lender.mount(second, &["--dev"]));
+            let (a, b) = (server.mount(first, &["--dev"]), server.mount(second, &["--dev"]));
             // tmpfs has the same rules, and extended attributes.
             let reference = tempfile::tempdir_in("/dev/shm").expect("temporary directory");
             fs::set_permissions(reference.path(), Permissions::from_mode(0o777)).expect("chmod");

@@ -18,7 +18,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, combinations, eventually, fuse_trace::FuseTrace, providers, random::Random,
+    Mount, TestServer, combinations, eventually, fuse_trace::FuseTrace, providers, random::Random,
 };
 use rustix::{
     fs::{
@@ -34,31 +34,31 @@ const CACHES: [&[&str]; 2] = [&[], &["--cache", "none"]];
 
 /// Runs a test for every combination of providers and each kind of caching. The arguments are the
 /// mount that changes and the mount that uses. Also runs with one mount for both.
-fn changer_and_user(test: impl Fn(&Lender, &Mount, &Mount)) {
+fn changer_and_user(test: impl Fn(&TestServer, &Mount, &Mount)) {
     for options in CACHES {
         for (first, second) in combinations() {
             eprintln!("{first:?} and {second:?}, {options:?}");
-            let lender = Lender::new(64 * MIB);
-            let (a, b) = (lender.mount(first, options), lender.mount(second, options));
-            test(&lender, &a, &b);
-            all_is_freed(&lender);
+            let server = TestServer::new(64 * MIB);
+            let (a, b) = (server.mount(first, options), server.mount(second, options));
+            test(&server, &a, &b);
+            all_is_freed(&server);
             b.unmount();
             a.unmount();
         }
         for over in providers() {
             eprintln!("{over:?}, one mount, {options:?}");
-            let lender = Lender::new(64 * MIB);
-            let mount = lender.mount(over, options);
-            test(&lender, &mount, &mount);
-            all_is_freed(&lender);
+            let server = TestServer::new(64 * MIB);
+            let mount = server.mount(over, options);
+            test(&server, &mount, &mount);
+            all_is_freed(&server);
             mount.unmount();
         }
     }
 }
 
 /// Checks that the mounts report on their own that they have forgotten all unlinked inodes.
-fn all_is_freed(lender: &Lender) {
-    assert!(eventually(|| lender.server.idle_inodes() == 0), "{} inodes stay", lender.server.idle_inodes());
+fn all_is_freed(server: &TestServer) {
+    assert!(eventually(|| server.inner.idle_inodes() == 0), "{} inodes stay", server.inner.idle_inodes());
 }
 
 /// Returns the entries of an open directory, without `.` and `..`.
@@ -130,8 +130,8 @@ fn a_removed_directory_that_is_open_is_an_empty_directory() {
     for options in CACHES {
         for (first, second) in combinations() {
             eprintln!("{first:?} and {second:?}, {options:?}");
-            let lender = Lender::new(64 * MIB);
-            let (a, b) = (lender.mount(first, options), lender.mount(second, options));
+            let server = TestServer::new(64 * MIB);
+            let (a, b) = (server.mount(first, options), server.mount(second, options));
             fs::create_dir_all(a.path("dir/sub")).expect("made");
             fs::write(a.path("dir/file"), b"bytes").expect("written");
             let dir = open(b.path("dir"), OFlags::DIRECTORY, Mode::empty()).expect("opened");
@@ -161,9 +161,9 @@ fn a_removed_directory_that_is_open_is_an_empty_directory() {
             fs::write(a.path("dir/other"), b"").expect("written");
             assert_eq!(list(&dir), Ok(Vec::new()));
             assert_eq!(fs::read_dir(b.path("dir")).expect("opened").count(), 1);
-            assert!(eventually(|| lender.server.idle_inodes() == 1), "the rest of the tree is forgotten");
+            assert!(eventually(|| server.inner.idle_inodes() == 1), "the rest of the tree is forgotten");
             drop(dir);
-            all_is_freed(&lender);
+            all_is_freed(&server);
             b.unmount();
             a.unmount();
         }
@@ -174,8 +174,8 @@ fn a_removed_directory_that_is_open_is_an_empty_directory() {
 /// its name.
 #[test]
 fn an_inode_that_was_found_works_after_its_removal() {
-    changer_and_user(|lender, a, b| {
-        let before = lender.server.statfs();
+    changer_and_user(|server, a, b| {
+        let before = server.inner.statfs();
         fs::write(b.path("file"), b"old").expect("written");
         symlink("target", b.path("link")).expect("made");
         let found = ["file", "link"]
@@ -196,18 +196,18 @@ fn an_inode_that_was_found_works_after_its_removal() {
         assert_eq!(target.expect("read").to_bytes(), b"target");
         assert_eq!(fs::read(b.path("file")).expect("read"), b"new");
         drop(found);
-        all_is_freed(lender);
+        all_is_freed(server);
         fs::remove_file(a.path("file")).expect("removed");
-        all_is_freed(lender);
-        assert!(eventually(|| lender.server.statfs() == before), "space and inodes come back");
+        all_is_freed(server);
+        assert!(eventually(|| server.inner.statfs() == before), "space and inodes come back");
     });
 }
 
 /// A mount forgets a cached, unused inode when another mount removes it, without any access.
 #[test]
 fn a_cached_unused_inode_is_forgotten_on_removal() {
-    changer_and_user(|lender, a, b| {
-        let before = lender.server.statfs();
+    changer_and_user(|server, a, b| {
+        let before = server.inner.statfs();
         fs::create_dir(a.path("dir")).expect("made");
         for at in 0..100 {
             fs::write(a.path(&format!("dir/{at}")), vec![1; 5000]).expect("written");
@@ -221,10 +221,10 @@ fn a_cached_unused_inode_is_forgotten_on_removal() {
             fs::remove_file(a.path(&format!("dir/{at}"))).expect("removed");
         }
         // Holds even if the mount has already returned the unused names of the directory.
-        all_is_freed(lender);
+        all_is_freed(server);
         fs::remove_dir(a.path("dir")).expect("removed");
-        all_is_freed(lender);
-        assert!(eventually(|| lender.server.statfs() == before), "space and inodes come back");
+        all_is_freed(server);
+        assert!(eventually(|| server.inner.statfs() == before), "space and inodes come back");
     });
 }
 
@@ -232,17 +232,17 @@ fn a_cached_unused_inode_is_forgotten_on_removal() {
 #[test]
 fn a_full_server_keeps_nothing_that_has_no_name() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let mounts = [lender.mount(over, &[]), lender.mount(over, &[])];
+        let server = TestServer::new(16 * MIB);
+        let mounts = [server.mount(over, &[]), server.mount(over, &[])];
         let big = vec![7; 9 * MIB as usize];
         fs::write(mounts[0].path("file"), &big).expect("written");
         let found = open(mounts[1].path("file"), OFlags::PATH, Mode::empty()).expect("found");
         fs::remove_file(mounts[0].path("file")).expect("removed");
-        assert_eq!(lender.server.idle_inodes(), 1);
-        assert!(lender.free_blocks() > 15 * MIB / 4096, "what it could free is free");
+        assert_eq!(server.inner.idle_inodes(), 1);
+        assert!(server.free_blocks() > 15 * MIB / 4096, "what it could free is free");
         fs::write(mounts[0].path("other"), &big).expect("written");
         assert!(fs::read(mounts[1].path("other")).expect("read") == big);
-        assert_eq!(lender.server.idle_inodes(), 0);
+        assert_eq!(server.inner.idle_inodes(), 0);
         let through = format!("/proc/self/fd/{}", found.as_raw_fd());
         assert_eq!(open(through, OFlags::RDONLY, Mode::empty()).map(drop), Err(Errno::STALE));
         drop(found);
@@ -366,15 +366,15 @@ fn a_walker_gets_the_errors_of_a_local_file_system() {
 /// A file that one mount has open, and that other mounts have cached, is freed at the last close.
 #[test]
 fn an_open_file_goes_with_its_last_close() {
-    changer_and_user(|lender, a, b| {
-        let before = lender.server.statfs();
+    changer_and_user(|server, a, b| {
+        let before = server.inner.statfs();
         fs::write(a.path("file"), b"bytes").expect("written");
         let file = File::open(b.path("file")).expect("opened");
         fs::remove_file(a.path("file")).expect("removed");
         assert_eq!(io::read_to_string(&file).expect("read"), "bytes");
         assert_eq!(file.metadata().expect("attributes").nlink(), 0);
         drop(file);
-        assert!(eventually(|| lender.server.statfs() == before));
-        all_is_freed(lender);
+        assert!(eventually(|| server.inner.statfs() == before));
+        all_is_freed(server);
     });
 }

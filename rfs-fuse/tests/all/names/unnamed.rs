@@ -10,7 +10,9 @@ use std::{
     process::Command,
 };
 
-use crate::common::{Lender, Mount, Over, each, eventually, is_in_own_process, is_mounted, pairs, providers};
+use crate::common::{
+    Mount, Over, TestServer, each, eventually, is_in_own_process, is_mounted, pairs, providers,
+};
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, linkat, open},
     io::Errno,
@@ -34,8 +36,8 @@ fn names(directory: &Path) -> Vec<String> {
     listed.map(|entry| entry.expect("listed").file_name().into_string().expect("UTF-8")).collect()
 }
 
-fn inodes_free(lender: &Lender) -> u64 {
-    lender.server.statfs().inodes_free
+fn inodes_free(server: &TestServer) -> u64 {
+    server.inner.statfs().inodes_free
 }
 
 /// Detects a name that other mounts see, and missing bytes once the file has its name. Also detects
@@ -43,7 +45,7 @@ fn inodes_free(lender: &Lender) -> u64 {
 #[test]
 fn a_file_gets_its_name_when_it_is_complete() {
     for options in [&[][..], &["--cache", "none"]] {
-        pairs(16 * MIB, options, |lender, a, b| {
+        pairs(16 * MIB, options, |server, a, b| {
             fs::create_dir(a.path("directory")).expect("made");
             let before = fs::metadata(a.path("directory")).expect("attributes");
             let file = unnamed(&a.path("directory"), OFlags::empty()).expect("made");
@@ -66,10 +68,10 @@ fn a_file_gets_its_name_when_it_is_complete() {
             drop(file);
             assert_eq!(fs::read(b.path("second")).expect("read"), b"completelater");
             // Its names go as all names, and the file with them.
-            let free = inodes_free(lender);
+            let free = inodes_free(server);
             fs::remove_file(b.path("named")).expect("removed");
             fs::remove_file(a.path("second")).expect("removed");
-            assert!(eventually(|| inodes_free(lender) == free + 1), "the file stays");
+            assert!(eventually(|| inodes_free(server) == free + 1), "the file stays");
         });
     }
 }
@@ -98,13 +100,13 @@ fn a_file_that_has_lost_its_names_gets_no_name() {
 #[test]
 fn a_file_without_a_name_goes_with_its_last_descriptor() {
     for over in providers() {
-        let lender = Lender::new(32 * MIB);
-        let (mut a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
-        let free = (lender.free_blocks(), inodes_free(&lender));
-        let is_free = || eventually(|| (lender.free_blocks(), inodes_free(&lender)) == free);
+        let server = TestServer::new(32 * MIB);
+        let (mut a, b) = (server.mount(over, &[]), server.mount(over, &[]));
+        let free = (server.free_blocks(), inodes_free(&server));
+        let is_free = || eventually(|| (server.free_blocks(), inodes_free(&server)) == free);
         let file = unnamed(&a.point, OFlags::empty()).expect("made");
         file.write_all_at(&vec![1; 4 << 20], 0).expect("written");
-        assert!(lender.free_blocks() < free.0 && inodes_free(&lender) == free.1 - 1);
+        assert!(server.free_blocks() < free.0 && inodes_free(&server) == free.1 - 1);
         let second = file.try_clone().expect("a descriptor");
         drop(file);
         let mut byte = [0];
@@ -159,8 +161,8 @@ fn a_file_inherits_from_its_directory() {
 #[test]
 fn a_file_needs_a_free_inode_and_a_directory() {
     for over in providers() {
-        let lender = Lender::with(16 * MIB, |config| config.inodes = Some(16));
-        let mount = lender.mount(over, &[]);
+        let server = TestServer::with(16 * MIB, |config| config.inodes = Some(16));
+        let mount = server.mount(over, &[]);
         let full: Vec<File> = (0..64).map_while(|_| unnamed(&mount.point, OFlags::empty()).ok()).collect();
         assert!(!full.is_empty() && full.len() < 16);
         assert_eq!(unnamed(&mount.point, OFlags::empty()).map(drop), Err(Errno::NOSPC));
@@ -182,20 +184,20 @@ fn a_file_needs_a_free_inode_and_a_directory() {
 fn a_file_without_a_name_survives_a_restart_of_the_server() {
     let restarts = |over: Over, memory: &Path| {
         let configure = |config: &mut rfs_server::Config| config.memory_dir = Some(memory.to_owned());
-        let lender = Lender::with(16 * MIB, configure);
-        let mount: Mount = lender.mount(over, &[]);
-        let free = inodes_free(&lender);
+        let server = TestServer::with(16 * MIB, configure);
+        let mount: Mount = server.mount(over, &[]);
+        let free = inodes_free(&server);
         let [named, gone] = [0; 2].map(|_| unnamed(&mount.point, OFlags::empty()).expect("made"));
         for file in [&named, &gone] {
             file.write_all_at(b"before", 0).expect("written");
         }
-        let lender = lender.again(16 * MIB, configure);
+        let server = server.again(16 * MIB, configure);
         named.write_all_at(b" and after", 6).expect("written after the restart");
         name(&named, &mount.path("named")).expect("linked after the restart");
         drop(named);
         assert_eq!(fs::read(mount.path("named")).expect("read"), b"before and after");
         drop(gone);
-        assert!(eventually(|| inodes_free(&lender) == free - 1), "{over:?}: the space stays");
+        assert!(eventually(|| inodes_free(&server) == free - 1), "{over:?}: the space stays");
         mount.unmount();
     };
     for over in providers() {

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, NOBODY, each, pairs, providers};
+use crate::common::{NOBODY, TestServer, each, pairs, providers};
 use rustix::{
     fs::{CWD, RenameFlags, XattrFlags, lgetxattr, renameat_with, setxattr, statvfs},
     io::Errno,
@@ -214,8 +214,8 @@ fn the_old_name_is_listed_once() {
 fn a_whiteout_takes_an_inode_and_fails_without_one() {
     for over in providers() {
         // Including the root directory.
-        let lender = Lender::with(16 * MIB, |config| config.inodes = Some(4));
-        let mount = lender.mount(over, &[]);
+        let server = TestServer::with(16 * MIB, |config| config.inodes = Some(4));
+        let mount = server.mount(over, &[]);
         let free = || statvfs(&mount.point).expect("totals").f_ffree;
         fs::write(mount.path("one"), b"1").expect("written");
         fs::write(mount.path("two"), b"2").expect("written");

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use crate::common::{Lender, Mount, NOBODY, each, providers, shell_as};
+use crate::common::{Mount, NOBODY, TestServer, each, providers, shell_as};
 use rustix::{
     fs::{XattrFlags, getxattr, getxattr_query, lgetxattr, listxattr, lsetxattr, removexattr, setxattr},
     io::Errno,
@@ -150,8 +150,8 @@ fn values_of_every_length_and_names_of_every_length() {
 #[test]
 fn another_mount_sees_the_attributes() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let (a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
+        let server = TestServer::new(16 * MIB);
+        let (a, b) = (server.mount(over, &[]), server.mount(over, &[]));
         fs::write(a.path("file"), b"x").expect("written");
         assert_eq!(get(&b.path("file"), "user.a"), Err(Errno::NODATA));
         set(&a.path("file"), "user.a", b"from a").expect("set");
@@ -225,8 +225,8 @@ fn capabilities_go_with_a_write_a_truncation_or_a_change_of_owner() {
     for (over, options) in
         providers().into_iter().flat_map(|over| [(over, &[][..]), (over, &["--direct-io"][..])])
     {
-        let lender = Lender::new(16 * MIB);
-        let mount = lender.mount(over, options);
+        let server = TestServer::new(16 * MIB);
+        let mount = server.mount(over, options);
         let path = &mount.path("program");
         fs::write(path, b"program").expect("written");
         let with = |what: &dyn Fn()| {

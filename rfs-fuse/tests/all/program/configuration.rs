@@ -9,7 +9,7 @@ use std::{
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::common::{Lender, Mount, Over, directory, eventually, is_mounted, program};
+use crate::common::{Mount, Over, TestServer, directory, eventually, is_mounted, program};
 
 const MIB: u64 = 1 << 20;
 
@@ -20,8 +20,8 @@ struct Files {
 }
 
 impl Files {
-    fn new(lender: &Lender) -> Files {
-        let files = Files { directory: directory(), address: lender.address(Over::Shm) };
+    fn new(server: &TestServer) -> Files {
+        let files = Files { directory: directory(), address: server.address(Over::Shm) };
         for point in ["a", "b"] {
             fs::create_dir(files.path(point)).expect("made");
         }
@@ -57,8 +57,8 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn a_mount_has_the_options_of_its_table() {
-    let lender = Lender::new(16 * MIB);
-    let files = Files::new(&lender);
+    let server = TestServer::new(16 * MIB);
+    let files = Files::new(&server);
     files.write("timeout = 60\n[A]\nADDRESS\nread-only = true\n[B]\nADDRESS\n");
     let (a, b) = (files.path("a"), files.path("b"));
     let one = Mount::spawn(&mut files.command(&[&a]), &a);
@@ -81,8 +81,8 @@ fn a_mount_has_the_options_of_its_table() {
 
 #[test]
 fn check_config_names_line_and_key_and_mounts_nothing() {
-    let lender = Lender::new(16 * MIB);
-    let files = Files::new(&lender);
+    let server = TestServer::new(16 * MIB);
+    let files = Files::new(&server);
     let a = files.path("a");
     files.write("[A]\nADDRESS\nthreads = 3\n");
     let output = files.check(&[&a]);
@@ -110,8 +110,8 @@ fn check_config_names_line_and_key_and_mounts_nothing() {
 /// Catches a SIGHUP that unmounts, or that is silent about options that need a new mount.
 #[test]
 fn sighup_reads_the_file_again() {
-    let lender = Lender::new(16 * MIB);
-    let files = Files::new(&lender);
+    let server = TestServer::new(16 * MIB);
+    let files = Files::new(&server);
     let (a, log) = (files.path("a"), files.path("log"));
     let start = format!("log-file = {log:?}\n[A]\nADDRESS\n");
     files.write(&start);
@@ -137,8 +137,8 @@ fn sighup_reads_the_file_again() {
 fn the_example_is_valid_with_and_without_its_comments() {
     let example = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/mounts.toml"));
     let example = example.expect("the example");
-    let lender = Lender::new(16 * MIB);
-    let files = Files::new(&lender);
+    let server = TestServer::new(16 * MIB);
+    let files = Files::new(&server);
     let is_option = |line: &str| line.starts_with('#') && line.contains(" = ") && !line.starts_with("# ");
     let with_all: String = example
         .lines()

@@ -19,7 +19,7 @@ use rustix::{
 };
 
 use crate::common::{
-    Lender, Mount, NOBODY, Over, directory, eventually, is_in_own_process, is_mounted, program,
+    Mount, NOBODY, Over, TestServer, directory, eventually, is_in_own_process, is_mounted, program,
 };
 
 const MIB: u64 = 1 << 20;
@@ -45,8 +45,8 @@ fn assert_fails(command: &mut Command, code: i32, words: &[&str]) {
     }
 }
 
-fn lender() -> Lender {
-    Lender::with(16 * MIB, |config| config.socket.mode = Some(0o666))
+fn server() -> TestServer {
+    TestServer::with(16 * MIB, |config| config.socket.mode = Some(0o666))
 }
 
 /// Makes a FUSE device that every user can open. /dev/fuse itself stays as it is.
@@ -96,10 +96,10 @@ fn works(mount: &Mount, script: &str) -> String {
 /// The process has no right to mount or to open /dev/fuse beside that of its own user namespace.
 #[test]
 fn an_ordinary_user_serves_a_mount_of_its_user_namespace() {
-    let (lender, files) = (lender(), directory());
+    let (server, files) = (server(), directory());
     let point = files.path().join("point");
     fs::create_dir(&point).expect("made");
-    let address = lender.address(Over::Shm);
+    let address = server.address(Over::Shm);
     let options = ["--threads", "2", &address, "/dev/fd/9"];
     let mut command = in_namespace(files.path(), &point, ",default_permissions", &options);
     let mut mount = Mount::spawn(&mut command, &point);
@@ -113,7 +113,7 @@ fn an_ordinary_user_serves_a_mount_of_its_user_namespace() {
     let status = works(&mount, "$2 status $1");
     assert!(status.contains(point.to_str().expect("UTF-8")), "{status}");
     // Another mount sees the files.
-    let other = lender.mount(Over::Shm, &[]);
+    let other = server.mount(Over::Shm, &[]);
     assert_eq!(fs::read(other.path("d/b")).expect("read"), b"data");
     works(&mount, "umount $1");
     let (status, said) = mount.wait();
@@ -124,10 +124,10 @@ fn an_ordinary_user_serves_a_mount_of_its_user_namespace() {
 /// Catches an end that unmounts a mount of another program, or that loses written data.
 #[test]
 fn the_end_leaves_the_mount_to_the_program_that_made_it() {
-    let (lender, files) = (lender(), directory());
+    let (server, files) = (server(), directory());
     let point = files.path().join("point");
     fs::create_dir(&point).expect("made");
-    let address = lender.address(Over::Shm);
+    let address = server.address(Over::Shm);
     for signal in [Signal::TERM, Signal::KILL] {
         let sources = directory();
         let device = device(sources.path());
@@ -149,7 +149,7 @@ fn the_end_leaves_the_mount_to_the_program_that_made_it() {
         };
         assert!(eventually(is_dead));
         unmount(&point, UnmountFlags::empty()).expect("unmounted");
-        let other = lender.mount(Over::Shm, &[]);
+        let other = server.mount(Over::Shm, &[]);
         assert_eq!(fs::read(other.path("x")).expect("read"), b"written");
         other.unmount();
     }
@@ -162,7 +162,7 @@ fn a_mount_may_be_in_another_mount_namespace() {
     if !is_in_own_process(module_path!(), "a_mount_may_be_in_another_mount_namespace") {
         return;
     }
-    let (lender, files) = (lender(), directory());
+    let (server, files) = (server(), directory());
     let point = files.path().join("point");
     fs::create_dir(&point).expect("made");
     let device = File::options().read(true).write(true).open("/dev/fuse").expect("a device");
@@ -170,7 +170,7 @@ fn a_mount_may_be_in_another_mount_namespace() {
     let number = device.as_raw_fd();
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-c", "read go; exec \"$@\"", "sh"]);
-    command.arg(program().get_program()).args([&lender.address(Over::Shm), &format!("/dev/fd/{number}")]);
+    command.arg(program().get_program()).args([&server.address(Over::Shm), &format!("/dev/fd/{number}")]);
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.expect("unshare runs");
     // The child has its own mount namespace by now, or clones it with this mount.
@@ -195,17 +195,17 @@ fn a_mount_may_be_in_another_mount_namespace() {
     let (status, said) = mount.wait();
     assert_eq!(status.code(), Some(0), "{said}");
     unmount(&point, UnmountFlags::empty()).expect("unmounted");
-    let other = lender.mount(Over::Shm, &[]);
+    let other = server.mount(Over::Shm, &[]);
     assert_eq!(fs::read(other.path("x")).expect("read"), b"data");
     other.unmount();
 }
 
 #[test]
 fn a_descriptor_that_serves_no_mount_is_refused() {
-    let (lender, files) = (lender(), directory());
+    let (server, files) = (server(), directory());
     let point = files.path().join("point");
     fs::create_dir(&point).expect("made");
-    let address = lender.address(Over::Shm);
+    let address = server.address(Over::Shm);
     let with = |script: &str, rest: &[&str]| {
         let mut command = Command::new("sh");
         command.args(["-ec", script, "sh"]).arg(program().get_program()).args(rest).arg(&address);

@@ -6,15 +6,15 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Lender, Over, directory, eventually, program};
+use crate::common::{Over, TestServer, directory, eventually, program};
 use rustix::process::Signal;
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn each_line_of_a_json_log_is_an_object() {
-    let lender = Lender::new(16 * MIB);
-    let mut mount = lender.mount(Over::Shm, &["--log-format", "json"]);
+    let server = TestServer::new(16 * MIB);
+    let mut mount = server.mount(Over::Shm, &["--log-format", "json"]);
     mount.signal(Signal::INT);
     let (status, said) = mount.wait();
     assert_eq!(status.code(), Some(0), "{said}");
@@ -32,7 +32,7 @@ fn each_line_of_a_json_log_is_an_object() {
 /// `/dev/log`. Catches messages that go nowhere.
 #[test]
 fn a_mount_in_the_background_logs_to_the_system() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     let (place, point) = (directory(), directory());
     let socket = UnixDatagram::bind(place.path().join("log")).expect("bound");
     socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
@@ -41,11 +41,11 @@ fn a_mount_in_the_background_logs_to_the_system() {
                   ln -s $0/log /dev/log; exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script]).arg(place.path()).arg(program().get_program());
-    command.args(["--daemon", &lender.address(Over::Shm)]).arg(point.path()).stdin(Stdio::null());
+    command.args(["--daemon", &server.address(Over::Shm)]).arg(point.path()).stdin(Stdio::null());
     let output = command.output().expect("unshare runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     // The memory is lost, so the mount ends, and says why.
-    let _again = lender.again(16 * MIB, |_| {});
+    let _again = server.again(16 * MIB, |_| {});
     let (mut said, mut bytes) = (String::new(), [0; 9000]);
     while !said.contains("unmounted, because")
         && let Ok(length) = socket.recv(&mut bytes)

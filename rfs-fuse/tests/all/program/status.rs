@@ -19,7 +19,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, NOBODY, Over, checked, directory, eventually, is_mounted, program, providers,
+    Mount, NOBODY, Over, TestServer, checked, directory, eventually, is_mounted, program, providers,
     proxy::Proxy, stop,
 };
 use prometheus::Prometheus;
@@ -98,8 +98,8 @@ fn assert_caches_count(mount: &Mount) {
 #[test]
 fn figures_agree_with_the_test_and_with_the_server() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let mount = lender.mount(over, &[]);
+        let server = TestServer::new(16 * MIB);
+        let mount = server.mount(over, &[]);
         let before = status(&mount);
         (0..5).for_each(|number| fs::create_dir(mount.path(&format!("d{number}"))).expect("made"));
         fs::write(mount.path("file"), vec![7; 64 << 10]).expect("written");
@@ -120,8 +120,8 @@ fn figures_agree_with_the_test_and_with_the_server() {
         assert_eq!((&now["cache"], &now["read_only"]), (&"auto".into(), &false.into()));
         assert_eq!(now["waiting_requests"], 0);
         assert_eq!(now["mount_point"], mount.point.to_str().expect("UTF-8"));
-        let server = lender.server.status_source().status();
-        let [session] = &server.sessions[..] else { panic!("{server:?}") };
+        let of_server = server.inner.status_source().status();
+        let [session] = &of_server.sessions[..] else { panic!("{of_server:?}") };
         assert_eq!(session.mount_point.as_deref(), mount.point.to_str());
         assert_eq!(session.pid, Some(mount.pid().as_raw_nonzero().get().unsigned_abs()));
         assert_eq!((session.user, session.cache.as_str()), (Some(0), "auto"));
@@ -157,8 +157,8 @@ impl Drop for Watch {
 /// Catches a watch that asks once, output that no parser reads, and rates of the whole time.
 #[test]
 fn a_watch_goes_on_and_prints_each_time() {
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Shm, &[]);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Shm, &[]);
     let (_watch, mut lines) = Watch::start(&mount, &["--watch", "0.1", "--json"]);
     let mut next = || serde_json::from_str::<Value>(&lines.next().expect("a line")).expect("JSON");
     let first = next();
@@ -180,8 +180,8 @@ fn a_watch_goes_on_and_prints_each_time() {
 /// Catches a question that touches the mount, or waits for its server.
 #[test]
 fn a_mount_whose_server_is_silent_answers() {
-    let lender = Lender::new(16 * MIB);
-    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let server = TestServer::new(16 * MIB);
+    let proxy = Proxy::to(server.address(Over::Tcp));
     let mount = Mount::start(proxy.address(), directory_of_test(), &["--provider", "tcp", "--timeout", "60"]);
     let path = mount.path("directory");
     thread::scope(|scope| {
@@ -208,10 +208,10 @@ fn directory_of_test() -> &'static Path {
 /// Catches a question that hangs with the mount, and a server that waits for a stopped client.
 #[test]
 fn a_stopped_mount_is_named_and_the_server_answers() {
-    let lender = Lender::with(16 * MIB, |config| {
+    let server = TestServer::with(16 * MIB, |config| {
         config.fencing = rdmabox::Fencing::new(Duration::from_secs(60), false);
     });
-    let mount = lender.mount(Over::Shm, &[]);
+    let mount = server.mount(Over::Shm, &[]);
     let pid = mount.pid().as_raw_nonzero();
     stop(mount.pid());
     let point = mount.point.to_str().expect("UTF-8");
@@ -225,9 +225,9 @@ fn a_stopped_mount_is_named_and_the_server_answers() {
     let own = all.as_array().expect("a list").iter().find(|status| status["mount_point"] == point);
     assert!(own.expect("the mount")["error"].as_str().is_some_and(|e| e.contains("kill -CONT")), "{own:?}");
     let begin = Instant::now();
-    let server = lender.server.status_source().status();
+    let of_server = server.inner.status_source().status();
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
-    let [session] = &server.sessions[..] else { panic!("{server:?}") };
+    let [session] = &of_server.sessions[..] else { panic!("{of_server:?}") };
     assert_eq!(session.state, SessionState::Connected);
     assert!(session.silent_seconds > Some(4.0), "{session:?}");
     mount.signal(Signal::CONT);
@@ -239,13 +239,13 @@ fn a_stopped_mount_is_named_and_the_server_answers() {
 /// count the time in which a session waits for its next recall.
 #[test]
 fn the_server_tells_requests_that_wait_for_another_mount_from_others() {
-    let lender = Lender::with(16 * MIB, |config| {
+    let server = TestServer::with(16 * MIB, |config| {
         config.fencing = rdmabox::Fencing::new(Duration::from_secs(60), false);
     });
-    let (mount, other) = (lender.mount(Over::Shm, &[]), lender.mount(Over::Shm, &[]));
+    let (mount, other) = (server.mount(Over::Shm, &[]), server.mount(Over::Shm, &[]));
     fs::write(mount.path("file"), "bytes").expect("written");
     // No mount keeps attributes of a file that another one has open for writing.
-    lender.all_closed_but(0);
+    server.all_closed_but(0);
     // The other mount has the attributes, and does not acknowledge their recall for a while.
     fs::metadata(other.path("file")).expect("found");
     stop(other.pid());
@@ -257,8 +257,8 @@ fn the_server_tells_requests_that_wait_for_another_mount_from_others() {
         other.signal(Signal::CONT);
         change.join().expect("a thread").expect("changed");
     });
-    let server = lender.server.status_source().status();
-    let latencies = &server.exports[0].latencies;
+    let of_server = server.inner.status_source().status();
+    let latencies = &of_server.exports[0].latencies;
     let (prompt, held) = (&latencies["at_once"], &latencies["after_recalls"]);
     assert!(held.count >= 1 && held.max_seconds > 2.0, "{latencies:?}");
     assert!(prompt.count > 5 && prompt.max_seconds < 2.0, "{latencies:?}");
@@ -269,13 +269,13 @@ fn the_server_tells_requests_that_wait_for_another_mount_from_others() {
 /// Catches sockets that the end of a mount leaves, however it ends.
 #[test]
 fn the_end_of_a_mount_leaves_no_socket() {
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Shm, &[]);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Shm, &[]);
     let socket = control_socket(&mount);
     assert_eq!(fs::metadata(&socket).expect("a socket").permissions().mode() & 0o777, 0o600);
     mount.unmount();
     assert!(!socket.exists());
-    let mut mount = lender.mount(Over::Shm, &[]);
+    let mut mount = server.mount(Over::Shm, &[]);
     let socket = control_socket(&mount);
     assert!(socket.exists());
     mount.signal(Signal::KILL);
@@ -288,8 +288,8 @@ fn the_end_of_a_mount_leaves_no_socket() {
 /// Catches a mount that answers every user.
 #[test]
 fn another_user_is_refused() {
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Shm, &[]);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Shm, &[]);
     let place = directory();
     // Every user may run it there.
     let copy = place.path().join("rfs-fuse");
@@ -307,8 +307,8 @@ fn another_user_is_refused() {
 /// Catches metrics without the figures of the mount, and a bad address that mounts.
 #[test]
 fn metrics_are_scraped() {
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Shm, &["--metrics", "127.0.0.1:0"]);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Shm, &["--metrics", "127.0.0.1:0"]);
     fs::create_dir(mount.path("d")).expect("made");
     let address = status(&mount)["metrics_address"].as_str().expect("an address").to_owned();
     let mut stream = TcpStream::connect(&address).expect("connected");
@@ -339,7 +339,7 @@ fn metrics_are_scraped() {
         ("9430", 2, "expected a numeric address and a port"),
         (address.as_str(), 1, "Address already in use"),
     ] {
-        let output = program().args(["--metrics", bad, &lender.address(Over::Shm), point]).output();
+        let output = program().args(["--metrics", bad, &server.address(Over::Shm), point]).output();
         let output = output.expect("rfs-fuse runs");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{said}");

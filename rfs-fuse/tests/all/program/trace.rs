@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, Over, aio::Aio, checked, directory, eventually, pattern, program, providers,
+    Mount, Over, TestServer, aio::Aio, checked, directory, eventually, pattern, program, providers,
 };
 use rustix::{fs::OFlags, process::Signal};
 use serde_json::Value;
@@ -120,9 +120,9 @@ fn with_aligned<R>(act: impl FnOnce(&[u8]) -> R) -> R {
 
 /// Records 16 adjacent writes that a program makes at once, and the end of the mount.
 fn parallel_writes(over: Over, options: &[&str]) -> Events {
-    let (lender, dir) = (Lender::new(64 * MIB), directory());
+    let (server, dir) = (TestServer::new(64 * MIB), directory());
     let path = dir.path().join("trace.json");
-    let mount = lender.mount(over, &[options, &["--trace", path.to_str().expect("UTF-8")]].concat());
+    let mount = server.mount(over, &[options, &["--trace", path.to_str().expect("UTF-8")]].concat());
     with_aligned(|bytes| {
         let file = blocks(&mount, bytes);
         Aio::new(BLOCKS).write(&file, bytes, BLOCK);
@@ -229,10 +229,10 @@ fn over_shared_memory_the_bytes_are_copied_on_the_spot() {
 /// Catches a file that grows beyond its limit, and a mount that ends with its trace.
 #[test]
 fn a_trace_ends_at_its_limit_and_the_mount_goes_on() {
-    let (lender, dir) = (Lender::new(16 * MIB), directory());
+    let (server, dir) = (TestServer::new(16 * MIB), directory());
     let path = dir.path().join("trace.json");
     let options = ["--trace", path.to_str().expect("UTF-8"), "--trace-limit", "16K"];
-    let mut mount = lender.mount(Over::Tcp, &options);
+    let mut mount = server.mount(Over::Tcp, &options);
     (0..200).for_each(|number| fs::write(mount.path(&format!("{number}")), "x").expect("written"));
     assert!(eventually(|| Events::are_now(&path, |events| events.state().0 == "limit reached")));
     fs::write(mount.path("later"), "x").expect("written");
@@ -264,10 +264,10 @@ impl Drop for SmallDisk {
 /// Catches a full disk that ends the mount, or leaves a file that no program can read.
 #[test]
 fn a_full_disk_ends_the_trace_and_the_mount_goes_on() {
-    let (lender, dir) = (Lender::new(16 * MIB), directory());
+    let (server, dir) = (TestServer::new(16 * MIB), directory());
     let disk = SmallDisk::on(dir.path());
     let path = disk.0.join("trace.json");
-    let mut mount = lender.mount(Over::Tcp, &["--trace", path.to_str().expect("UTF-8")]);
+    let mut mount = server.mount(Over::Tcp, &["--trace", path.to_str().expect("UTF-8")]);
     // Some events fit.
     fs::write(mount.path("first"), "x").expect("written");
     assert!(eventually(|| Events::are_now(&path, |events| events.of_kind("request", "b").next().is_some())));
@@ -283,9 +283,9 @@ fn a_full_disk_ends_the_trace_and_the_mount_goes_on() {
 /// Catches a file that only an orderly end completes.
 #[test]
 fn the_trace_of_a_killed_mount_is_complete() {
-    let (lender, dir) = (Lender::new(16 * MIB), directory());
+    let (server, dir) = (TestServer::new(16 * MIB), directory());
     let path = dir.path().join("trace.json");
-    let mut mount = lender.mount(Over::Tcp, &["--trace", path.to_str().expect("UTF-8")]);
+    let mut mount = server.mount(Over::Tcp, &["--trace", path.to_str().expect("UTF-8")]);
     (0..20).for_each(|number| fs::write(mount.path(&format!("{number}")), "x").expect("written"));
     assert!(eventually(|| Events::are_now(&path, |events| events.of_kind("request", "e").count() > 20)));
     mount.signal(Signal::KILL);
@@ -303,8 +303,8 @@ fn trace_of(mount: &Mount, path: &Path, seconds: &str) -> Command {
 /// Catches a recording that only works from the start of a mount.
 #[test]
 fn a_running_mount_records_on_request() {
-    let (lender, dir) = (Lender::new(16 * MIB), directory());
-    let mount = lender.mount(Over::Tcp, &[]);
+    let (server, dir) = (TestServer::new(16 * MIB), directory());
+    let mount = server.mount(Over::Tcp, &[]);
     for (name, seconds) in [("first", "0.5"), ("second", "0.5")] {
         let path = dir.path().join(name);
         thread::scope(|scope| {
@@ -330,10 +330,10 @@ fn a_running_mount_records_on_request() {
 /// Catches a mount without the trace that was asked for.
 #[test]
 fn a_trace_that_cannot_be_written_is_an_error_at_the_start() {
-    let (lender, dir) = (Lender::new(16 * MIB), directory());
+    let (server, dir) = (TestServer::new(16 * MIB), directory());
     for path in ["/dev/full", "/proc/none", dir.path().to_str().expect("UTF-8")] {
         let mut command = program();
-        command.args(["--trace", path, &lender.address(Over::Tcp)]).arg(dir.path());
+        command.args(["--trace", path, &server.address(Over::Tcp)]).arg(dir.path());
         let output = command.output().expect("rfs-fuse runs");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Lender, Mount, Over, eventually, providers, stop};
+use crate::common::{Mount, Over, TestServer, eventually, providers, stop};
 use rdmabox::Fencing;
 use rfs_server::Config;
 use rustix::{
@@ -130,15 +130,15 @@ fn end(mut held: Mount, killed: bool) {
 }
 
 fn held_still(over: Over) {
-    let lender = Lender::with(MEMORY as u64, |config| {
+    let server = TestServer::with(MEMORY as u64, |config| {
         config.fencing = Fencing::new(LEASE, true);
     });
-    let held = lender.mount(over, &[]);
-    let other = lender.mount(over, &[]);
+    let held = server.mount(over, &[]);
+    let other = server.mount(over, &[]);
     let old = write_old(&held);
     let locked = File::create(held.path("locked")).expect("created");
     flock(&locked, FlockOperation::LockExclusive).expect("locked");
-    let free = lender.free_blocks();
+    let free = server.free_blocks();
 
     let counts = [const { AtomicUsize::new(0) }; 4];
     let killed = over == Over::Shm;
@@ -159,7 +159,7 @@ fn held_still(over: Over) {
         let lock = File::open(other.path("locked")).expect("opened");
         flock(&lock, FlockOperation::LockExclusive).expect("locked");
         eprintln!("over {over:?}: locked");
-        assert!(eventually(|| lender.free_blocks() >= free + (OLD / 4096) as u64));
+        assert!(eventually(|| server.free_blocks() >= free + (OLD / 4096) as u64));
         let mut new = direct(&other.path("new"));
         let (len, full) = fill(&mut new);
         assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
@@ -192,16 +192,16 @@ fn a_stopped_mount_does_no_harm_when_it_resumes() {
 /// the memory mapped. The server reuses nothing that the mount had open before the mount ends, or
 /// resumes and releases the memory. The mount was writing when it was stopped.
 fn a_straggler_is_kept(goes_on: bool) {
-    let lender = Lender::with(MEMORY as u64, |config| {
+    let server = TestServer::with(MEMORY as u64, |config| {
         config.fencing = Fencing::new(Duration::from_secs(2), false);
     });
-    let mut held = lender.mount(Over::Shm, &[]);
-    let other = lender.mount(Over::Shm, &[]);
+    let mut held = server.mount(Over::Shm, &[]);
+    let other = server.mount(Over::Shm, &[]);
     // Started in advance: starting a program later would close inherited descriptors of the stopped
     // mount, and block.
-    let clocks = [0; 2].map(|_| lender.mount(Over::Tcp, &[]));
+    let clocks = [0; 2].map(|_| server.mount(Over::Tcp, &[]));
     let old = write_old(&held);
-    let free = lender.free_blocks();
+    let free = server.free_blocks();
     let count = AtomicUsize::new(0);
     thread::scope(|scope| {
         let (old, count) = (&old, &count);
@@ -213,19 +213,19 @@ fn a_straggler_is_kept(goes_on: bool) {
         // Two leases of other mounts expire one after the other. The stopped mount stays away for
         // longer than both.
         for clock in &clocks {
-            let sessions = lender.server.stats().sessions;
+            let sessions = server.inner.stats().sessions;
             stop(clock.pid());
-            assert!(eventually(|| lender.server.stats().sessions < sessions));
+            assert!(eventually(|| server.inner.stats().sessions < sessions));
             clock.signal(Signal::KILL);
         }
         assert!(!has_ended(held.pid()), "it is not killed");
-        assert_eq!(lender.free_blocks(), free, "its space is not reused");
+        assert_eq!(server.free_blocks(), free, "its space is not reused");
         // The other mount takes all of the remaining space.
         let mut new = direct(&other.path("new"));
         let (mut len, _) = fill(&mut new);
         held.signal(if goes_on { Signal::CONT } else { Signal::KILL });
         // The stopped mount has released the memory, or has ended.
-        assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
+        assert!(eventually(|| server.free_blocks() >= (OLD / 4096) as u64));
         len += fill(&mut new).0;
         assert!(len + MIB >= MEMORY, "the new file covers all of its space: {len}");
         for writer in writers {
@@ -277,28 +277,28 @@ fn held_still_over_a_restart(kill: bool) {
         config.memory_dir = Some(memory.path().join("memory"));
         config.fencing = Fencing::new(LEASE, kill);
     };
-    let lender = Lender::with(MEMORY as u64, configure);
-    let held = lender.mount(Over::Shm, &[]);
-    let other = lender.mount(Over::Shm, &[]);
+    let server = TestServer::with(MEMORY as u64, configure);
+    let held = server.mount(Over::Shm, &[]);
+    let other = server.mount(Over::Shm, &[]);
     let old = write_old(&held);
     let count = AtomicUsize::new(0);
-    let lender = thread::scope(|scope| {
+    let server = thread::scope(|scope| {
         let (old, count) = (&old, &count);
         let _held = KilledOnPanic(&held);
         let writers = [0, 1].map(|first| scope.spawn(move || write_until_it_fails(old, count, first)));
         assert!(eventually(|| count.load(Ordering::SeqCst) > 20));
         stop(held.pid());
-        let lender = lender.again(MEMORY as u64, configure);
+        let server = server.again(MEMORY as u64, configure);
         // The other mount has reconnected. It does not wait longer for the stopped mount than with
         // the previous server.
-        let forgets = lender.handled("forget");
+        let forgets = server.handled("forget");
         std::fs::remove_file(other.path("old")).expect("removed");
         // Otherwise the stopped mount could open the file again when it resumes.
-        assert!(eventually(|| lender.handled("forget") > forgets), "the other mount gives the file up");
+        assert!(eventually(|| server.handled("forget") > forgets), "the other mount gives the file up");
         let mut new = direct(&other.path("new"));
         let len = match kill {
-            true => fill_after_kill(&lender, &held, &mut new),
-            false => fill_before_and_after_resume(&lender, &held, &mut new),
+            true => fill_after_kill(&server, &held, &mut new),
+            false => fill_before_and_after_resume(&server, &held, &mut new),
         };
         assert!(len + MIB >= MEMORY, "the new file covers all of its space: {len}");
         for thread in writers {
@@ -307,18 +307,18 @@ fn held_still_over_a_restart(kill: bool) {
         assert_is_whole(&new, len);
         drop(new);
         other.unmount();
-        lender
+        server
     });
     drop(old);
     end(held, kill);
-    drop(lender);
+    drop(server);
 }
 
 /// Fills a file once the server has killed the stopped mount to remove its mapping. Returns the
 /// number of bytes.
-fn fill_after_kill(lender: &Lender, held: &Mount, new: &mut File) -> usize {
+fn fill_after_kill(server: &TestServer, held: &Mount, new: &mut File) -> usize {
     assert!(eventually(|| has_ended(held.pid())), "the server kills it to remove its mapping");
-    assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
+    assert!(eventually(|| server.free_blocks() >= (OLD / 4096) as u64));
     let (len, full) = fill(new);
     assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
     len
@@ -326,12 +326,12 @@ fn fill_after_kill(lender: &Lender, held: &Mount, new: &mut File) -> usize {
 
 /// Fills a file while the stopped mount holds its space, and again after the mount has resumed. The
 /// mount then releases the memory, and finds the file removed. Returns the number of bytes.
-fn fill_before_and_after_resume(lender: &Lender, held: &Mount, new: &mut File) -> usize {
+fn fill_before_and_after_resume(server: &TestServer, held: &Mount, new: &mut File) -> usize {
     let (len, full) = fill(new);
     assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
     assert!(!has_ended(held.pid()) && len <= MEMORY - OLD, "its space is not reused: {len}");
     held.signal(Signal::CONT);
-    assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
+    assert!(eventually(|| server.free_blocks() >= (OLD / 4096) as u64));
     len + fill(new).0
 }
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Lender, Over, eventually};
+use crate::common::{Over, TestServer, eventually};
 
 use super::takeover::{TAKEOVER, kill_program};
 
@@ -22,9 +22,9 @@ const LIFE: Duration = Duration::from_millis(550);
 /// the mount for more than a second.
 #[test]
 fn inodes_that_the_kernel_forgets_during_a_kill_do_not_stay_known() {
-    let lender = Lender::new(64 << 20);
-    let mount = lender.mount(Over::Shm, TAKEOVER);
-    let other = lender.mount(Over::Shm, &[]);
+    let server = TestServer::new(64 << 20);
+    let mount = server.mount(Over::Shm, TAKEOVER);
+    let other = server.mount(Over::Shm, &[]);
     fs::create_dir(other.path("dir")).expect("made");
     let names = ["a", "b"].map(|letter| (0..FILES).map(move |number| format!("dir/{letter}{number}")));
     let [first, second]: [Vec<String>; 2] = names.map(Iterator::collect);
@@ -71,7 +71,7 @@ fn inodes_that_the_kernel_forgets_during_a_kill_do_not_stay_known() {
         assert!(longest < Duration::from_millis(800), "a change took {longest:?}");
         names.iter().for_each(|name| fs::remove_file(other.path(name)).expect("removed"));
     });
-    let stays = || lender.server.idle_inodes();
+    let stays = || server.inner.idle_inodes();
     assert!(eventually(|| stays() == 0), "{} removed files stay at the server", stays());
     other.unmount();
     mount.unmount();

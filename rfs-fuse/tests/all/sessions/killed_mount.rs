@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, NOBODY, OpenDevice, Over, directory, eventually, exit_of, is_mounted, locking::open,
+    Mount, NOBODY, OpenDevice, Over, TestServer, directory, eventually, exit_of, is_mounted, locking::open,
     providers, threads,
 };
 use rustix::{
@@ -27,16 +27,16 @@ const ROOT: u32 = 0;
 
 #[test]
 fn the_mount_point_can_be_used_again_at_once() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     for over in crate::common::providers() {
         let point = directory();
         for round in 0..3 {
-            let mut mount = Mount::start(&lender.address(over), point.path(), &[]);
+            let mut mount = Mount::start(&server.address(over), point.path(), &[]);
             fs::write(mount.path("file"), format!("{round}")).expect("written");
             mount.signal(Signal::KILL);
             mount.wait();
         }
-        let mount = Mount::start(&lender.address(over), point.path(), &[]);
+        let mount = Mount::start(&server.address(over), point.path(), &[]);
         assert_eq!(fs::read(mount.path("file")).expect("read"), b"2");
         mount.unmount();
         assert!(!is_mounted(point.path()), "nor is a dead one there any more");
@@ -45,11 +45,11 @@ fn the_mount_point_can_be_used_again_at_once() {
 
 #[test]
 fn a_killed_mount_leaves_nothing_and_the_log_has_the_reason() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     let point = directory();
-    let log = lender.dir.path().join("log");
+    let log = server.dir.path().join("log");
     let options = ["--log-file", log.to_str().expect("UTF-8")];
-    let mut mount = Mount::start(&lender.address(Over::Shm), point.path(), &options);
+    let mut mount = Mount::start(&server.address(Over::Shm), point.path(), &options);
     let open = fs::File::create(mount.path("file")).expect("made");
     mount.signal(Signal::KILL);
     mount.wait();
@@ -70,14 +70,14 @@ fn is_dead(point: &std::path::Path) -> bool {
 
 #[test]
 fn a_dead_mount_is_left_on_request_and_replaced_by_the_next() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     let point = directory();
-    let mut mount = Mount::start(&lender.address(Over::Shm), point.path(), &["--leave-dead-mount"]);
+    let mut mount = Mount::start(&server.address(Over::Shm), point.path(), &["--leave-dead-mount"]);
     fs::write(mount.path("file"), b"kept").expect("written");
     mount.signal(Signal::KILL);
     mount.wait();
     assert!(eventually(|| is_dead(point.path())));
-    let mount = Mount::start(&lender.address(Over::Tcp), point.path(), &[]);
+    let mount = Mount::start(&server.address(Over::Tcp), point.path(), &[]);
     assert_eq!(fs::read(mount.path("file")).expect("read"), b"kept");
     mount.unmount();
     assert!(!is_mounted(point.path()), "the dead mount is gone, too");
@@ -131,18 +131,19 @@ const WAITS: &str = "notify";
 /// the mount drop a name in that directory. The thread waits for the same lock and cannot be
 /// killed, and the change is never answered.
 struct Stuck {
-    lender: Lender,
+    server: TestServer,
     mount: Mount,
     stopped: Mount,
     other: Mount,
 }
 
 impl Stuck {
-    fn new(mount: impl FnOnce(&Lender) -> Mount) -> Stuck {
-        let lender = Lender::with(16 * MIB, |config| config.recall_timeout = Some(Duration::from_secs(15)));
-        let mount = mount(&lender);
-        let [stopped, other] = [0; 2].map(|_| lender.mount(Over::Tcp, &[]));
-        Stuck { lender, mount, stopped, other }
+    fn new(mount: impl FnOnce(&TestServer) -> Mount) -> Stuck {
+        let server =
+            TestServer::with(16 * MIB, |config| config.recall_timeout = Some(Duration::from_secs(15)));
+        let mount = mount(&server);
+        let [stopped, other] = [0; 2].map(|_| server.mount(Over::Tcp, &[]));
+        Stuck { server, mount, stopped, other }
     }
 
     /// Creates directories that all mounts cache and `user` may change.
@@ -161,9 +162,9 @@ impl Stuck {
 
     /// Starts a change, and waits until it has reached the server.
     fn change(&self, name: &str, user: u32) -> Child {
-        let before = self.lender.handled("mkdir");
+        let before = self.server.handled("mkdir");
         let change = mkdir_as(user, &self.mount.path(name));
-        assert!(eventually(|| self.lender.handled("mkdir") == before + 1));
+        assert!(eventually(|| self.server.handled("mkdir") == before + 1));
         change
     }
 
@@ -176,7 +177,7 @@ impl Stuck {
 
     /// Ends the test after the mount is gone. The other mounts must not be affected.
     fn end(self, mut recalls: Child) {
-        let Stuck { lender: _lender, stopped, other, .. } = self;
+        let Stuck { server: _server, stopped, other, .. } = self;
         stopped.signal(Signal::KILL);
         assert!(exit_of(&mut recalls).success());
         drop(stopped);
@@ -185,7 +186,7 @@ impl Stuck {
 }
 
 fn with_a_stuck_thread(options: &[&str], end: impl FnOnce(&mut Mount)) {
-    let mut stuck = Stuck::new(|lender| lender.mount(Over::Tcp, options));
+    let mut stuck = Stuck::new(|server| server.mount(Over::Tcp, options));
     stuck.known(&["d"], ROOT);
     let mut waits = stuck.change("d/x", ROOT);
     let recalls = stuck.recall("d/y");
@@ -241,8 +242,8 @@ fn a_stuck_thread_does_not_keep_a_mount_that_gets_a_signal() {
 #[test]
 fn signals_without_a_purpose_leave_a_mount_as_it_is() {
     for over in providers() {
-        let lender = Lender::new(16 * MIB);
-        let mount = lender.mount(over, &[]);
+        let server = TestServer::new(16 * MIB);
+        let mount = server.mount(over, &[]);
         fs::write(mount.path("file"), b"x").expect("written");
         let watchdog = watchdog(&mount);
         for signal in [Signal::USR1, Signal::USR2, Signal::PIPE] {
@@ -285,10 +286,10 @@ fn a_stuck_thread_does_not_keep_a_dead_mount_of_an_ordinary_user() {
     let _open = OpenDevice::new();
     let point = directory();
     chown(point.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
-    let mut stuck = Stuck::new(|lender| {
+    let mut stuck = Stuck::new(|server| {
         let mut command = crate::common::program();
         let options = ["--provider", "tcp", "--timeout", "60", "--no-io-uring"];
-        command.args(options).arg(lender.address(Over::Tcp)).arg(point.path()).uid(NOBODY).gid(NOBODY);
+        command.args(options).arg(server.address(Over::Tcp)).arg(point.path()).uid(NOBODY).gid(NOBODY);
         Mount::spawn(&mut command, point.path())
     });
     stuck.known(&["d"], NOBODY);
@@ -306,7 +307,7 @@ fn a_stuck_thread_does_not_keep_a_dead_mount_of_an_ordinary_user() {
 /// request holds the lock, the thread stays stuck until the request's caller is killed or the
 /// connection ends.
 fn with_an_untaken_request(end: impl FnOnce(&Mount, &mut Child)) {
-    let mut stuck = Stuck::new(|lender| lender.mount(Over::Tcp, &["--no-io-uring", "--threads", "1"]));
+    let mut stuck = Stuck::new(|server| server.mount(Over::Tcp, &["--no-io-uring", "--threads", "1"]));
     stuck.known(&["d", "e"], ROOT);
     let mut taken = stuck.change("d/x", ROOT);
     let mut pending = mkdir(&stuck.mount.path("e/z"));
@@ -377,10 +378,10 @@ fn state_of(process: Pid) -> Option<char> {
 fn a_mount_killed_with_its_watchdog_stays_dead_until_the_next_mount() {
     for over in crate::common::providers() {
         let lease = Duration::from_secs(6);
-        let lender = Lender::with(16 * MIB, |config| config.fencing.lease = Some(lease));
+        let server = TestServer::with(16 * MIB, |config| config.fencing.lease = Some(lease));
         let point = directory();
-        let mut mount = Mount::start(&lender.address(over), point.path(), &["--provider", &over.to_string()]);
-        let other = lender.mount(over, &[]);
+        let mut mount = Mount::start(&server.address(over), point.path(), &["--provider", &over.to_string()]);
+        let other = server.mount(over, &[]);
         let file = open(&mount.path("file"));
         flock(&file, FlockOperation::LockExclusive).expect("locked");
         // Opened in advance, so that nothing has to be recalled from the dead mount.
@@ -401,7 +402,7 @@ fn a_mount_killed_with_its_watchdog_stays_dead_until_the_next_mount() {
         assert!(eventually(lock), "its lease is over");
         assert!(is_mounted(point.path()), "no process has cleaned up");
         drop(file);
-        let next = Mount::start(&lender.address(over), point.path(), &[]);
+        let next = Mount::start(&server.address(over), point.path(), &[]);
         assert!(next.path("file").exists());
         next.unmount();
         assert!(!is_mounted(point.path()), "the dead mount is gone, too");
@@ -412,10 +413,10 @@ fn a_mount_killed_with_its_watchdog_stays_dead_until_the_next_mount() {
 /// Holds even for files that were neither closed nor synchronized.
 #[test]
 fn writes_are_at_the_server_when_write_returns() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     for over in crate::common::providers() {
         for options in [&[][..], &["--cache", "none"]] {
-            let (mut mount, other) = (lender.mount(over, options), lender.mount(over, &[]));
+            let (mut mount, other) = (server.mount(over, options), server.mount(over, &[]));
             let file = open(&mount.path("file"));
             let bytes = crate::common::pattern(300_001, 1);
             // Writes after a hole, and writes a part twice.

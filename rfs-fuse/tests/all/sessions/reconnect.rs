@@ -17,7 +17,7 @@ use std::{
 mod model;
 
 use crate::common::{
-    Lender, Mount, Over, directory, eventually,
+    Mount, Over, TestServer, directory, eventually,
     mapping::Mapping,
     pattern,
     proxy::Proxy,
@@ -45,8 +45,8 @@ fn mount(proxy: &Proxy, options: &[&str]) -> (Mount, tempfile::TempDir) {
     (Mount::start(proxy.address(), dir.path(), &all), dir)
 }
 
-fn lender() -> Lender {
-    Lender::with(MEMORY, |config| config.fencing.lease = Some(Duration::from_secs(60)))
+fn server() -> TestServer {
+    TestServer::with(MEMORY, |config| config.fencing.lease = Some(Duration::from_secs(60)))
 }
 
 /// Runs steps until `is_enough`.
@@ -75,8 +75,8 @@ fn exercise(dir: PathBuf, seed: u64, is_enough: impl Fn(u32) -> bool) -> Model {
 }
 
 /// Cuts connections at arbitrary bytes. Two programs in directories of their own notice nothing.
-fn cut_connections(lender: &Lender, options: &[&str], seed: u64) {
-    let proxy = Arc::new(Proxy::to(lender.address(Over::Tcp)));
+fn cut_connections(server: &TestServer, options: &[&str], seed: u64) {
+    let proxy = Arc::new(Proxy::to(server.address(Over::Tcp)));
     let (through, _dir) = mount(&proxy, options);
     let over = Arc::new(AtomicBool::new(false));
     let cutter = {
@@ -109,7 +109,7 @@ fn cut_connections(lender: &Lender, options: &[&str], seed: u64) {
     let models: Vec<Model> = models.into_iter().map(|model| model.expect("worker")).collect();
     assert!(proxy.cuts() >= CUTS);
     // Compares the view of this mount with the view of another one.
-    let beside = lender.mount(Over::Tcp, &[]);
+    let beside = server.mount(Over::Tcp, &[]);
     for (number, model) in models.iter().enumerate() {
         for mount in [&through, &beside] {
             check(&mount.path(&format!("d{number}")), model);
@@ -117,7 +117,7 @@ fn cut_connections(lender: &Lender, options: &[&str], seed: u64) {
     }
     beside.unmount();
     through.unmount();
-    assert!(eventually(|| lender.server.stats().sessions == 0));
+    assert!(eventually(|| server.inner.stats().sessions == 0));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn cut_connections_have_no_visible_effect() {
     let fresh = seed();
     for (options, seed) in [(&[][..], 42), (&["--cache", "none"][..], 43), (&[][..], fresh)] {
         eprintln!("seed {seed}, {options:?}");
-        cut_connections(&lender(), options, seed);
+        cut_connections(&server(), options, seed);
     }
 }
 
@@ -134,19 +134,19 @@ fn cut_connections_have_no_visible_effect() {
 fn cut_connections_to_the_server_have_no_visible_effect_over_stores() {
     let stores = Stores::start(Over::Tcp, 2, MEMORY);
     let lease = Some(Duration::from_secs(60));
-    let lender = stores.lender(MEMORY, rfs_proto::BLOCK, |config| config.fencing.lease = lease);
+    let server = stores.server(MEMORY, rfs_proto::BLOCK, |config| config.fencing.lease = lease);
     let seed = seed();
     eprintln!("seed {seed}");
-    cut_connections(&lender, &[], seed);
+    cut_connections(&server, &[], seed);
     assert!(eventually(|| stores.clients() == [0, 0]));
 }
 
 #[test]
 fn open_files_and_locks_survive_the_loss_of_the_session() {
-    let lender = lender();
-    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let server = server();
+    let proxy = Proxy::to(server.address(Over::Tcp));
     let (through, _dir) = mount(&proxy, &[]);
-    let beside = lender.mount(Over::Tcp, &[]);
+    let beside = server.mount(Over::Tcp, &[]);
     let file = File::options().read(true).write(true).create_new(true).open(through.path("a")).expect("made");
     file.write_all_at(b"before", 0).expect("written");
     flock(&file, FlockOperation::LockExclusive).expect("locked");
@@ -186,10 +186,10 @@ fn open_files_and_locks_survive_the_loss_of_the_session() {
 
 #[test]
 fn a_waiter_for_a_lock_survives_the_loss_of_the_session() {
-    let lender = lender();
-    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let server = server();
+    let proxy = Proxy::to(server.address(Over::Tcp));
     let (through, _dir) = mount(&proxy, &[]);
-    let beside = lender.mount(Over::Tcp, &[]);
+    let beside = server.mount(Over::Tcp, &[]);
     let holder = File::create(beside.path("a")).expect("made");
     for round in 0..4 {
         flock(&holder, FlockOperation::LockExclusive).expect("locked");
@@ -216,8 +216,8 @@ fn a_waiter_for_a_lock_survives_the_loss_of_the_session() {
 
 #[test]
 fn operations_on_an_absent_server_fail_in_time_and_the_mount_can_be_unmounted() {
-    let lender = lender();
-    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let server = server();
+    let proxy = Proxy::to(server.address(Over::Tcp));
     let (through, _dir) = mount(&proxy, &["--timeout", "1", "--cache", "none"]);
     fs::write(through.path("a"), b"a").expect("written");
     proxy.close(true);
@@ -237,8 +237,8 @@ fn operations_on_an_absent_server_fail_in_time_and_the_mount_can_be_unmounted() 
 
 #[test]
 fn delayed_operations_continue() {
-    let lender = lender();
-    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let server = server();
+    let proxy = Proxy::to(server.address(Over::Tcp));
     let (through, _dir) = mount(&proxy, &[]);
     let dir = through.path("d");
     fs::create_dir(&dir).expect("made");
@@ -318,8 +318,8 @@ fn make_cached_directory(through: &Mount) {
 }
 
 /// Changes the files and the directory through another mount.
-fn change_all(lender: &Lender) {
-    let beside = lender.mount(Over::Tcp, &[]);
+fn change_all(server: &TestServer) {
+    let beside = server.mount(Over::Tcp, &[]);
     fs::remove_file(beside.path("removed")).expect("removed");
     fs::rename(beside.path("dir/old"), beside.path("dir/new")).expect("renamed");
     fs::write(beside.path("dir/same"), b"changed").expect("written");
@@ -337,16 +337,16 @@ fn change_all(lender: &Lender) {
 #[test]
 fn a_mount_away_longer_than_its_lease_starts_a_new_session() {
     for options in [&[][..], &["--cache", "none"][..]] {
-        let lender = Lender::with(MEMORY, short_lease);
-        let proxy = Proxy::to(lender.address(Over::Tcp));
+        let server = TestServer::with(MEMORY, short_lease);
+        let proxy = Proxy::to(server.address(Over::Tcp));
         let (through, _dir) = mount(&proxy, options);
         let open = OpenFiles::new(&through);
         make_cached_directory(&through);
 
         proxy.close(true);
         proxy.cut();
-        assert!(eventually(|| lender.server.stats().sessions == 0));
-        change_all(&lender);
+        assert!(eventually(|| server.inner.stats().sessions == 0));
+        change_all(&server);
         proxy.close(false);
 
         // Requests during the absence may have failed. From now on the mount sees the current
@@ -361,7 +361,7 @@ fn a_mount_away_longer_than_its_lease_starts_a_new_session() {
         flock(&again, FlockOperation::LockExclusive).expect("locked");
         again.write_all_at(b"x", 0).expect("written");
         drop(again);
-        let beside = lender.mount(Over::Tcp, &[]);
+        let beside = server.mount(Over::Tcp, &[]);
         assert!(fs::read(beside.path("full")).expect("read") == pattern(1 << 20, 9));
         beside.unmount();
         through.unmount();
@@ -375,15 +375,15 @@ fn a_waiting_write_fails_if_its_lock_is_lost() {
     const WRITERS: u64 = 4;
     let kept = [&[][..], &["--cache", "none"][..]];
     for (options, checksum) in kept.into_iter().flat_map(|options| [(options, false), (options, true)]) {
-        let lender = Lender::with(MEMORY, |config| {
+        let server = TestServer::with(MEMORY, |config| {
             short_lease(config);
             config.checksum = checksum;
         });
-        let proxy = Proxy::to(lender.address(Over::Tcp));
+        let proxy = Proxy::to(server.address(Over::Tcp));
         let (through, _dir) = mount(&proxy, options);
         // Started in advance: starting a program later would close inherited descriptors and wait
         // for the writes.
-        let beside = lender.mount(Over::Tcp, &[]);
+        let beside = server.mount(Over::Tcp, &[]);
         let len = WRITERS as usize * 4096;
         let [locked, free] = ["locked", "free"].map(|name| {
             let file = File::options().read(true).write(true).create_new(true).open(through.path(name));
@@ -405,7 +405,7 @@ fn a_waiting_write_fails_if_its_lock_is_lost() {
                 .map(|(file, at)| scope.spawn(move || file.write_at(&pattern(4096, 2), at)))
                 .collect();
             let appender = scope.spawn(|| appended.write(b"mine"));
-            assert!(eventually(|| lender.server.stats().sessions == 1));
+            assert!(eventually(|| server.inner.stats().sessions == 1));
             for (name, bytes) in [("locked", pattern(len, 3)), ("log", b"theirs".to_vec())] {
                 let lock = File::options().write(true).open(beside.path(name)).expect("opened");
                 flock(&lock, FlockOperation::LockExclusive).expect("its lock is free");
@@ -434,21 +434,21 @@ fn a_waiting_write_fails_if_its_lock_is_lost() {
 /// A new server at the same address is another file system.
 #[test]
 fn a_server_that_lost_its_memory_is_not_taken_for_an_empty_one() {
-    let lender = lender();
-    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let server = server();
+    let proxy = Proxy::to(server.address(Over::Tcp));
     let (mut through, _dir) = mount(&proxy, &["--lost-server", "stay"]);
     fs::write(through.path("a"), b"a").expect("written");
-    let address = lender.address(Over::Tcp);
-    drop(lender);
+    let address = server.address(Over::Tcp);
+    drop(server);
     let (_, port) = address.rsplit_once(':').expect("a port");
     let port = port.parse().expect("a port");
-    let again = Lender::with(MEMORY, |config| {
+    let again = TestServer::with(MEMORY, |config| {
         config.listen = vec![rdmabox::Address::Tcp { host: "127.0.0.1".into(), port }];
     });
     assert!(eventually(|| fs::metadata(through.path("a")).is_err_and(|e| e.raw_os_error() == Some(112))));
     fs::read_dir(&through.point).expect_err("nothing is there");
     fs::write(through.path("b"), b"b").expect_err("nothing is there");
-    assert_eq!(again.server.statfs().inodes - again.server.statfs().inodes_free, 1);
+    assert_eq!(again.inner.statfs().inodes - again.inner.statfs().inodes_free, 1);
     through.signal(rustix::process::Signal::INT);
     let (status, said) = through.wait();
     assert_eq!(status.code(), Some(0), "{said}");
@@ -459,8 +459,8 @@ fn a_server_that_lost_its_memory_is_not_taken_for_an_empty_one() {
 /// operations fail, and no page is written back.
 #[test]
 fn an_exclusive_mount_away_longer_than_its_lease_fails() {
-    let lender = Lender::with(MEMORY, |config| config.fencing.lease = Some(Duration::from_millis(1500)));
-    let proxy = Proxy::to(lender.address(Over::Tcp));
+    let server = TestServer::with(MEMORY, |config| config.fencing.lease = Some(Duration::from_millis(1500)));
+    let proxy = Proxy::to(server.address(Over::Tcp));
     let options = ["--cache", "writeback", "--timeout", "5", "--lost-server", "stay"];
     let (mut through, _dir) = mount(&proxy, &options);
     fs::write(through.path("file"), pattern(100_000, 1)).expect("written");
@@ -472,8 +472,8 @@ fn an_exclusive_mount_away_longer_than_its_lease_fails() {
     mapped.write(5000, b"in memory");
     proxy.close(true);
     proxy.cut();
-    assert!(eventually(|| lender.server.stats().sessions == 0));
-    let beside = lender.mount(Over::Tcp, &[]);
+    assert!(eventually(|| server.inner.stats().sessions == 0));
+    let beside = server.mount(Over::Tcp, &[]);
     assert!(fs::read(beside.path("file")).expect("read") == pattern(100_000, 1));
     fs::write(beside.path("file"), pattern(70_000, 3)).expect("written");
     proxy.close(false);

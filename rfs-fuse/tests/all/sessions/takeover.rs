@@ -25,7 +25,7 @@ use rustix::{
 };
 
 use crate::common::{
-    Lender, Mount, Over, directory, eventually, exit_of, is_mounted,
+    Mount, Over, TestServer, directory, eventually, exit_of, is_mounted,
     locking::{WAYS, begins_to_wait, open},
     mapping::Mapping,
     pattern, program, providers, threads,
@@ -57,20 +57,20 @@ pub(super) fn kill_program(mount: &Mount) {
 }
 
 /// Runs a test for every provider.
-fn each(test: impl Fn(&Lender, &Mount, Over)) {
+fn each(test: impl Fn(&TestServer, &Mount, Over)) {
     for over in providers() {
         eprintln!("over {over:?}");
-        let lender = Lender::new(64 * MIB);
-        let mount = lender.mount(over, TAKEOVER);
-        test(&lender, &mount, over);
+        let server = TestServer::new(64 * MIB);
+        let mount = server.mount(over, TAKEOVER);
+        test(&server, &mount, over);
         mount.unmount();
     }
 }
 
 #[test]
 fn open_files_survive_a_kill_and_calls_wait_at_most_a_second() {
-    each(|lender, mount, _| {
-        let free = lender.free_blocks();
+    each(|server, mount, _| {
+        let free = server.free_blocks();
         let (named, gone) = (open(&mount.path("named")), open(&mount.path("gone")));
         let bytes = pattern(300_000, 7);
         for file in [&named, &gone] {
@@ -98,7 +98,7 @@ fn open_files_survive_a_kill_and_calls_wait_at_most_a_second() {
         drop((named, gone, mapped));
         fs::remove_file(mount.path("named")).expect("removed");
         fs::remove_dir_all(mount.path("dir")).expect("removed");
-        assert!(eventually(|| lender.free_blocks() == free), "the space of the unlinked file is free");
+        assert!(eventually(|| server.free_blocks() == free), "the space of the unlinked file is free");
     });
 }
 
@@ -106,9 +106,9 @@ fn open_files_survive_a_kill_and_calls_wait_at_most_a_second() {
 /// request that only the next program answers.
 #[test]
 fn a_dead_thread_that_waits_for_a_request_of_the_mount_does_not_end_it() {
-    let lender = Lender::new(64 * MIB);
-    let mount = lender.mount(Over::Shm, TAKEOVER);
-    let [silent, other] = [(), ()].map(|()| lender.mount(Over::Tcp, &["--no-return"]));
+    let server = TestServer::new(64 * MIB);
+    let mount = server.mount(Over::Shm, TAKEOVER);
+    let [silent, other] = [(), ()].map(|()| server.mount(Over::Tcp, &["--no-return"]));
     fs::create_dir(mount.path("d")).expect("made");
     fs::write(mount.path("d/known"), "bytes").expect("written");
     assert!(!silent.path("d/new").exists(), "it has to drop this name");
@@ -140,8 +140,8 @@ fn a_dead_thread_that_waits_for_a_request_of_the_mount_does_not_end_it() {
 #[test]
 fn a_mount_continues_without_the_address_of_its_metrics() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-    let lender = Lender::new(64 * MIB);
-    let mount = lender.mount(Over::Shm, &["--takeover", "--metrics", &free.to_string()]);
+    let server = TestServer::new(64 * MIB);
+    let mount = server.mount(Over::Shm, &["--takeover", "--metrics", &free.to_string()]);
     assert!(TcpStream::connect(free).is_ok(), "the mount serves metrics");
     // This test takes the address before the next program does, or tries again.
     let taken = loop {
@@ -174,8 +174,8 @@ fn a_mount_continues_without_the_address_of_its_metrics() {
 
 #[test]
 fn locks_survive_a_kill_and_end_with_their_files() {
-    each(|lender, mount, over| {
-        let other = lender.mount(over, &[]);
+    each(|server, mount, over| {
+        let other = server.mount(over, &[]);
         for (what, lock) in WAYS {
             // Locks of fcntl(2) belong to processes, so another one asks for them.
             let held = open(&mount.path(what));
@@ -195,8 +195,8 @@ fn locks_survive_a_kill_and_end_with_their_files() {
 
 #[test]
 fn a_blocked_lock_request_survives_a_kill() {
-    each(|lender, mount, over| {
-        let other = lender.mount(over, &[]);
+    each(|server, mount, over| {
+        let other = server.mount(over, &[]);
         let held = open(&other.path("file"));
         flock(&held, FlockOperation::LockExclusive).expect("locked");
         let has_it = AtomicBool::new(false);
@@ -207,7 +207,7 @@ fn a_blocked_lock_request_survives_a_kill() {
                 has_it.store(true, Ordering::SeqCst);
                 assert!(eventually(|| !has_it.load(Ordering::SeqCst)));
             };
-            begins_to_wait(lender, || scope.spawn(waits));
+            begins_to_wait(server, || scope.spawn(waits));
             kill_program(mount);
             thread::sleep(Duration::from_millis(200));
             assert!(!has_it.load(Ordering::SeqCst), "granted although another mount has it");
@@ -225,14 +225,14 @@ fn a_blocked_lock_request_survives_a_kill() {
 /// Detects a signal that is lost with the program that served the wait.
 #[test]
 fn a_signal_ends_a_wait_that_has_survived_a_kill() {
-    each(|lender, mount, over| {
-        let other = lender.mount(over, &[]);
+    each(|server, mount, over| {
+        let other = server.mount(over, &[]);
         let held = open(&other.path("file"));
         flock(&held, FlockOperation::LockExclusive).expect("locked");
         let waiter = || Command::new("flock").arg(mount.path("file")).arg("true").spawn().expect("flock(1)");
         // After the kill, and before the next program serves.
         for pause in [Duration::from_millis(300), Duration::ZERO] {
-            let mut waits = begins_to_wait(lender, waiter);
+            let mut waits = begins_to_wait(server, waiter);
             kill_program(mount);
             thread::sleep(pause);
             waits.kill().expect("signal sent");
@@ -249,8 +249,8 @@ fn a_signal_ends_a_wait_that_has_survived_a_kill() {
 /// Detects a file without a name that goes with the program, or that cannot get one afterwards.
 #[test]
 fn a_file_without_a_name_survives_a_kill() {
-    each(|lender, mount, _| {
-        let free = lender.free_blocks();
+    each(|server, mount, _| {
+        let free = server.free_blocks();
         let flags = OFlags::TMPFILE | OFlags::RDWR;
         let [named, gone] = [0; 2].map(|_| {
             File::from(rustix::fs::open(&mount.point, flags, Mode::RUSR | Mode::WUSR).expect("made"))
@@ -264,7 +264,7 @@ fn a_file_without_a_name_survives_a_kill() {
         assert!(fs::read(mount.path("named")).expect("read") == pattern(100_000, 3));
         fs::remove_file(mount.path("named")).expect("removed");
         drop((named, gone));
-        assert!(eventually(|| lender.free_blocks() == free), "the space of the files is free");
+        assert!(eventually(|| server.free_blocks() == free), "the space of the files is free");
     });
 }
 
@@ -345,8 +345,8 @@ fn upgrade_to(mut program: Command, mount: &Mount) -> (Option<i32>, String) {
 
 #[test]
 fn an_upgrade_replaces_the_program() {
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Shm, TAKEOVER);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Shm, TAKEOVER);
     let file = open(&mount.path("file"));
     let before = serving(&mount);
     let (status, said) = upgrade(&mount);
@@ -357,7 +357,7 @@ fn an_upgrade_replaces_the_program() {
     assert!(said.contains(&format!("process {pid} serves")), "{said}");
     file.write_all_at(b"on", 0).expect("written");
     mount.unmount();
-    let plain = lender.mount(Over::Shm, &[]);
+    let plain = server.mount(Over::Shm, &[]);
     let (status, said) = upgrade(&plain);
     assert_eq!(status, Some(1));
     assert!(said.contains("mount with --takeover"), "{said}");
@@ -366,11 +366,11 @@ fn an_upgrade_replaces_the_program() {
 
 #[test]
 fn an_upgrade_with_invalid_options_is_refused() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     let dir = directory();
     let (file, point) = (dir.path().join("mounts.toml"), dir.path().join("mount"));
     fs::create_dir(&point).expect("made");
-    let text = format!("[{point:?}]\naddress = {:?}\n", lender.address(Over::Shm));
+    let text = format!("[{point:?}]\naddress = {:?}\n", server.address(Over::Shm));
     fs::write(&file, &text).expect("written");
     let mount = Mount::spawn(program().args(TAKEOVER).arg("--config").arg(&file).arg(&point), &point);
     let before = serving(&mount);
@@ -385,8 +385,8 @@ fn an_upgrade_with_invalid_options_is_refused() {
 /// Catches an upgrade that runs the old file again.
 #[test]
 fn an_upgrade_runs_the_file_of_another_path() {
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Shm, TAKEOVER);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Shm, TAKEOVER);
     let file = open(&mount.path("file"));
     let (dir, old) = (directory(), program().get_program().to_owned());
     // Another name would be that of a mount helper.
@@ -426,8 +426,8 @@ fn answer(mount: &Mount, program: &Path) -> String {
 
 #[test]
 fn a_program_on_the_mount_itself_is_refused() {
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Shm, TAKEOVER);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Shm, TAKEOVER);
     let file = mount.path("program");
     fs::write(&file, b"#!/bin/sh\n").expect("written");
     let said = answer(&mount, &file);
@@ -455,8 +455,8 @@ static BEFORE_MAIN: extern "C" fn() = answer_as_another_version;
 
 #[test]
 fn a_program_that_cannot_continue_is_refused_and_the_mount_goes_on() {
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Shm, TAKEOVER);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Shm, TAKEOVER);
     let file = open(&mount.path("file"));
     let before = serving(&mount);
     let own = std::env::current_exe().expect("this program");
@@ -478,8 +478,8 @@ fn a_program_that_cannot_continue_is_refused_and_the_mount_goes_on() {
 
 #[test]
 fn an_upgrade_to_a_program_that_is_killed_is_taken_back() {
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Shm, TAKEOVER);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Shm, TAKEOVER);
     // The new program may serve before it is killed.
     let is_taken_back = eventually(|| {
         let before = serving(&mount).expect("a program");
@@ -505,9 +505,9 @@ fn an_upgrade_to_a_program_that_is_killed_is_taken_back() {
 
 #[test]
 fn a_signal_between_two_programs_unmounts() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     for _ in 0..5 {
-        let mut mount = lender.mount(Over::Shm, TAKEOVER);
+        let mut mount = server.mount(Over::Shm, TAKEOVER);
         kill_process(serving(&mount).expect("a program"), Signal::KILL).expect("killed");
         mount.signal(Signal::TERM);
         let (status, said) = mount.wait();
@@ -518,8 +518,8 @@ fn a_signal_between_two_programs_unmounts() {
 
 #[test]
 fn programs_that_die_again_and_again_end_the_mount() {
-    let lender = Lender::new(16 * MIB);
-    let mut mount = lender.mount(Over::Shm, TAKEOVER);
+    let server = TestServer::new(16 * MIB);
+    let mut mount = server.mount(Over::Shm, TAKEOVER);
     while mount.is_running() {
         if let Some(program) = serving(&mount) {
             // It may have ended by itself.
@@ -535,8 +535,8 @@ fn programs_that_die_again_and_again_end_the_mount() {
 
 #[test]
 fn without_its_caretaker_a_mount_ends_with_its_program() {
-    let lender = Lender::new(16 * MIB);
-    let mount = lender.mount(Over::Shm, TAKEOVER);
+    let server = TestServer::new(16 * MIB);
+    let mount = server.mount(Over::Shm, TAKEOVER);
     let program = serving(&mount).expect("a program");
     let point = mount.point.clone();
     kill_process(mount.pid(), Signal::KILL).expect("killed");
@@ -552,7 +552,7 @@ fn without_its_caretaker_a_mount_ends_with_its_program() {
 
 #[test]
 fn modes_without_takeover_are_refused_with_a_reason() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     let point = directory();
     for (options, word) in [
         (&["--cache", "writeback"][..], "--cache writeback"),
@@ -561,7 +561,7 @@ fn modes_without_takeover_are_refused_with_a_reason() {
         (&["--lost-server", "remount"], "--lost-server remount"),
     ] {
         let mut command = program();
-        command.args(TAKEOVER).args(options).arg(lender.address(Over::Shm)).arg(point.path());
+        command.args(TAKEOVER).args(options).arg(server.address(Over::Shm)).arg(point.path());
         let output = command.output().expect("run");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(word), "{options:?}: {said}");
@@ -571,11 +571,11 @@ fn modes_without_takeover_are_refused_with_a_reason() {
 
 #[test]
 fn a_mount_in_the_background_outlives_its_program() {
-    let lender = Lender::new(16 * MIB);
+    let server = TestServer::new(16 * MIB);
     let point = directory();
     let mut child = program()
         .args(["--daemon", "--takeover"])
-        .arg(lender.address(Over::Shm))
+        .arg(server.address(Over::Shm))
         .arg(point.path())
         .spawn()
         .expect("started");

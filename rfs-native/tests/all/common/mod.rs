@@ -12,17 +12,17 @@ pub(crate) const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind
 pub(crate) const ROOT: Credentials = Credentials { uid: 0, gid: 0, groups: Vec::new(), umask: 0o022 };
 
 /// A server, which ends with this value.
-pub(crate) struct Lender {
-    pub(crate) server: Server,
+pub(crate) struct TestServer {
+    pub(crate) inner: Server,
     dir: TempDir,
 }
 
-impl Lender {
-    pub(crate) fn new(memory: u64) -> Lender {
-        Lender::with(memory, |_| {})
+impl TestServer {
+    pub(crate) fn new(memory: u64) -> TestServer {
+        TestServer::with(memory, |_| {})
     }
 
-    pub(crate) fn with(memory: u64, change: impl FnOnce(&mut Config)) -> Lender {
+    pub(crate) fn with(memory: u64, change: impl FnOnce(&mut Config)) -> TestServer {
         let dir = tempfile::tempdir().expect("temporary directory");
         let mut config = Config::new(memory);
         config.listen = vec![
@@ -34,11 +34,11 @@ impl Lender {
         config.root.gid = 0;
         config.root.perm = 0o777;
         change(&mut config);
-        Lender { server: Server::start(config).expect("server"), dir }
+        TestServer { inner: Server::start(config).expect("server"), dir }
     }
 
     pub(crate) fn address(&self, provider: ProviderKind) -> &Address {
-        let mut addresses = self.server.addresses().iter();
+        let mut addresses = self.inner.addresses().iter();
         addresses.find(|address| address.provider() == provider).expect("an address")
     }
 
@@ -57,14 +57,14 @@ impl Lender {
     }
 
     /// Stops this server and starts another one at the same addresses.
-    pub(crate) fn again(self, memory: u64, change: impl FnOnce(&mut Config)) -> Lender {
-        let Lender { server, dir } = self;
-        let listen = server.addresses().to_vec();
-        drop(server);
+    pub(crate) fn again(self, memory: u64, change: impl FnOnce(&mut Config)) -> TestServer {
+        let TestServer { inner, dir } = self;
+        let listen = inner.addresses().to_vec();
+        drop(inner);
         let mut config = Config { listen, allow_without_keys: true, ..Config::new(memory) };
         config.root.perm = 0o777;
         change(&mut config);
-        Lender { server: Server::start(config).expect("server"), dir }
+        TestServer { inner: Server::start(config).expect("server"), dir }
     }
 }
 
@@ -76,8 +76,8 @@ pub(crate) fn with_two_mounts(test: impl Fn(&Mount, &Mount)) {
         (ProviderKind::Shm, ProviderKind::Tcp),
     ];
     for (one, two) in pairs {
-        let lender = Lender::new(64 << 20);
-        test(&lender.mount(one), &lender.mount(two));
+        let server = TestServer::new(64 << 20);
+        test(&server.mount(one), &server.mount(two));
     }
 }
 
@@ -85,8 +85,8 @@ pub(crate) fn with_two_mounts(test: impl Fn(&Mount, &Mount)) {
 pub(crate) fn with_mounts(test: impl Fn(&Mount)) {
     for checksum in [false, true] {
         for provider in PROVIDERS {
-            let lender = Lender::with(64 << 20, |config| config.checksum = checksum);
-            test(&lender.mount(provider));
+            let server = TestServer::with(64 << 20, |config| config.checksum = checksum);
+            test(&server.mount(provider));
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     },
     memory_object::op::{self, Op},
     metadata::attr_table::{ChangeInProgress, ClientFields},
-    space::{bytes::Bytes, hold::Hold},
+    space::{bytes::Bytes, snapshot_hold::Hold},
 };
 
 /// A snapshot at its moment. All state is recorded but the sizes and times that clients have

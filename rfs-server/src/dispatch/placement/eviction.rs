@@ -4,8 +4,8 @@
 //! space all the same removes files itself, and is tried again ([`Evictions::make_room`]).
 //!
 //! # Concurrency
-//! Any thread. Each file goes in a transaction of its own, under the gate of the eviction. No lock
-//! is held between two files.
+//! Any thread. Each file goes in a transaction of its own, under the eviction lock. No lock is held
+//! between two files.
 
 use std::{
     thread,
@@ -42,8 +42,8 @@ const MAX_TRIES: u32 = 4;
 const RETRY_STEP: u64 = 1 << 20;
 /// After this many candidates in turn that have no space to hand out again, a run ends.
 const MAX_FRUITLESS_CANDIDATES: u64 = 1000;
-/// The shortest sleep of the evictor if no request rings.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// The shortest sleep of the evictor if no request wakes it.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
 /// The shortest time between two lines of the log.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
@@ -130,7 +130,7 @@ impl Evictions<'_> {
         let until = due.map(|due| Duration::from_nanos(due.saturating_sub(now).max(0).unsigned_abs()));
         let unsaid = eviction.log_counts(LOG_PAUSE);
         // A file that is too old stays while the log is behind.
-        let until = until.map(|until| until.max(SHORTEST_PAUSE));
+        let until = until.map(|until| until.max(MIN_PAUSE));
         until.into_iter().chain(unsaid).chain(eviction.policy().longest_pause()).min()
     }
 
@@ -149,7 +149,7 @@ impl Evictions<'_> {
             && eviction.policy().by_use
             && self.filling().is_high()
         {
-            eviction.ring();
+            eviction.wake();
         }
     }
 
@@ -170,7 +170,7 @@ impl Evictions<'_> {
             return full;
         };
         eviction.count_wait();
-        eviction.ring();
+        eviction.wake();
         let (start, lack) = (Instant::now(), self.lack(need));
         let (mut waiting, mut tries, mut wanted) = (None, 0, lack);
         loop {
@@ -260,7 +260,7 @@ impl Evictions<'_> {
 
     /// Evicts the next file. Returns `None` if there is none. It may stay for a reason of its own.
     fn evict_next(self, eviction: &Eviction, shortage: Option<Shortage>) -> Option<Fate> {
-        let _gate = eviction.begin();
+        let _lock = eviction.begin();
         let now = self.clock.now();
         let next = {
             let candidates = eviction.candidates();

@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// The total size of extended attributes is limited to 1/`SHARE` of the memory, but at least to
-/// `LEAST` bytes.
+/// `MIN_LIMIT` bytes.
 const SHARE: u64 = 16;
-const LEAST: u64 = 1 << 20;
+const MIN_LIMIT: u64 = 1 << 20;
 
 impl Call<'_> {
     pub(in crate::dispatch) fn answer_xattr(
@@ -120,7 +120,7 @@ impl WriteView<'_> {
         (how, drop_sgid): (XattrSet, bool),
         now: i64,
     ) -> Result<Reply, Errno> {
-        let limit = (self.space.totals().len.max(BLOCK) / SHARE).max(LEAST);
+        let limit = (self.space.totals().len.max(BLOCK) / SHARE).max(MIN_LIMIT);
         let inode = self.namespace.get_mut(ino)?;
         name.check_kind(inode.kind)?;
         let before = inode.xattr_bytes();

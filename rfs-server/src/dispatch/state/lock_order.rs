@@ -26,41 +26,41 @@ pub(in crate::dispatch) enum Rank {
     Recalls,
 }
 
-/// Evidence that the thread holds a lock.
+/// Evidence that the thread holds a lock of a rank.
 #[derive(Debug)]
-pub(in crate::dispatch) struct Token(#[cfg(debug_assertions)] Rank);
+pub(in crate::dispatch) struct HeldRank(#[cfg(debug_assertions)] Rank);
 
 #[cfg(debug_assertions)]
 mod held {
     use std::cell::RefCell;
 
-    use super::{Rank, Token};
+    use super::{HeldRank, Rank};
 
     thread_local! {
         static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
     }
 
-    impl Token {
+    impl HeldRank {
         /// Records that the thread is about to block for a lock.
-        pub(in crate::dispatch) fn lock(rank: Rank) -> Token {
+        pub(in crate::dispatch) fn lock(rank: Rank) -> HeldRank {
             HELD.with_borrow_mut(|held| {
                 assert!(held.iter().all(|&one| one < rank), "waits for {rank:?} while it holds {held:?}");
                 held.push(rank);
             });
-            Token(rank)
+            HeldRank(rank)
         }
 
         /// Records that the thread has taken a lock without blocking.
-        pub(in crate::dispatch) fn try_lock(rank: Rank) -> Token {
+        pub(in crate::dispatch) fn try_lock(rank: Rank) -> HeldRank {
             HELD.with_borrow_mut(|held| {
                 assert!(!held.contains(&rank), "has {rank:?} twice");
                 held.push(rank);
             });
-            Token(rank)
+            HeldRank(rank)
         }
     }
 
-    impl Drop for Token {
+    impl Drop for HeldRank {
         fn drop(&mut self) {
             HELD.with_borrow_mut(|held| held.retain(|&rank| rank != self.0));
         }
@@ -75,15 +75,15 @@ mod held {
 
 #[cfg(not(debug_assertions))]
 mod held {
-    use super::{Rank, Token};
+    use super::{HeldRank, Rank};
 
-    impl Token {
-        pub(in crate::dispatch) fn lock(_: Rank) -> Token {
-            Token()
+    impl HeldRank {
+        pub(in crate::dispatch) fn lock(_: Rank) -> HeldRank {
+            HeldRank()
         }
 
-        pub(in crate::dispatch) fn try_lock(_: Rank) -> Token {
-            Token()
+        pub(in crate::dispatch) fn try_lock(_: Rank) -> HeldRank {
+            HeldRank()
         }
     }
 
@@ -103,7 +103,7 @@ pub(in crate::dispatch) struct Ordered<T> {
 #[derive(Debug)]
 pub(in crate::dispatch) struct Guard<'a, T> {
     guard: MutexGuard<'a, T>,
-    _token: Token,
+    _held: HeldRank,
 }
 
 impl<T> Ordered<T> {
@@ -112,8 +112,8 @@ impl<T> Ordered<T> {
     }
 
     pub(in crate::dispatch) fn lock(&self) -> Guard<'_, T> {
-        let token = Token::lock(self.rank);
-        Guard { guard: self.mutex.lock(), _token: token }
+        let held = HeldRank::lock(self.rank);
+        Guard { guard: self.mutex.lock(), _held: held }
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_blocks_holds_no_lock_of_a_higher_rank() {
-        let broken = |order: [Rank; 2]| catch_unwind(|| order.map(Token::lock)).is_err();
+        let broken = |order: [Rank; 2]| catch_unwind(|| order.map(HeldRank::lock)).is_err();
         let up = [Rank::Tree, Rank::Shard(0), Rank::Shard(1), Rank::Locks, Rank::Recalls];
         for pair in up.windows(2) {
             assert!(!broken([pair[0], pair[1]]), "{pair:?}");
@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn a_thread_that_does_not_block_may_take_any_lock() {
-        let high = Token::lock(Rank::Shard(5));
-        let low = Token::try_lock(Rank::Shard(3));
-        assert!(catch_unwind(|| Token::lock(Rank::Shard(4))).is_err(), "the highest counts");
-        assert!(catch_unwind(|| Token::try_lock(Rank::Shard(3))).is_err());
+        let high = HeldRank::lock(Rank::Shard(5));
+        let low = HeldRank::try_lock(Rank::Shard(3));
+        assert!(catch_unwind(|| HeldRank::lock(Rank::Shard(4))).is_err(), "the highest counts");
+        assert!(catch_unwind(|| HeldRank::try_lock(Rank::Shard(3))).is_err());
         assert!(catch_unwind(assert_nothing_held).is_err());
         drop(high);
-        drop(Token::lock(Rank::Shard(4)));
+        drop(HeldRank::lock(Rank::Shard(4)));
         drop(low);
         assert_nothing_held();
     }

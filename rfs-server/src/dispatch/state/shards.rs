@@ -16,7 +16,7 @@ use std::{
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rfs_proto::ROOT_INO;
 
-use super::lock_order::{Rank, Token};
+use super::lock_order::{HeldRank, Rank};
 use crate::{
     coherence::{cache_holders::CacheHolders, orphans::Orphans},
     metadata::{
@@ -86,15 +86,15 @@ impl Shards {
     /// Blocks until the shard is locked.
     #[inline]
     pub(in crate::dispatch) fn lock<M: Mode>(&self, at: usize) -> ShardGuard<'_, M> {
-        let token = Token::lock(Rank::Shard(at));
-        ShardGuard { at, guard: M::lock(&self.shards[at].0), _token: token }
+        let held = HeldRank::lock(Rank::Shard(at));
+        ShardGuard { at, guard: M::lock(&self.shards[at].0), _held: held }
     }
 
     /// Locks the shard if it is free.
     #[inline]
     pub(in crate::dispatch) fn try_lock<M: Mode>(&self, at: usize) -> Option<ShardGuard<'_, M>> {
         let guard = M::try_lock(&self.shards[at].0).filter(|_| self.out_of_order)?;
-        Some(ShardGuard { at, guard, _token: Token::try_lock(Rank::Shard(at)) })
+        Some(ShardGuard { at, guard, _held: HeldRank::try_lock(Rank::Shard(at)) })
     }
 
     /// Returns a directory and its ancestors, in order. Ancestors do not change while the caller
@@ -168,7 +168,7 @@ impl Mode for Writing {
 pub(in crate::dispatch) struct ShardGuard<'a, M: Mode> {
     pub(in crate::dispatch) at: usize,
     guard: M::Guard<'a>,
-    _token: Token,
+    _held: HeldRank,
 }
 
 impl<M: Mode> Deref for ShardGuard<'_, M> {

@@ -8,6 +8,7 @@ pub(super) mod call;
 mod changes;
 pub(super) mod eviction;
 mod execution;
+mod file_space;
 pub(super) mod freed_space;
 pub(super) mod locked_inodes;
 pub(super) mod permission;

@@ -1,4 +1,4 @@
-//! An inode. The attribute table has the sizes of regular files and the times of client writes.
+//! An inode. The table of records has the sizes of regular files and the times of client writes.
 //!
 //! # Concurrency
 //! None; the caller holds the inode's shard lock.
@@ -39,7 +39,7 @@ pub struct New<'a> {
     pub rdev: u32,
     /// Target of a symbolic link.
     pub target: &'a [u8],
-    /// Index of its record in the attribute table.
+    /// Index of its record in the table.
     pub slot: u32,
 }
 
@@ -92,7 +92,7 @@ pub struct Inode {
     pub ctime: i64,
     /// Creation; `None` if the log of an older server did not have it.
     pub birth: Option<NonZeroI64>,
-    /// Index of its record in the attribute table.
+    /// Index of its record in the table.
     pub slot: u32,
     /// Raised whenever the file loses extents. It is odd while data of the file moves
     /// ([`rfs_proto::moves`]).

@@ -10,7 +10,7 @@ use std::sync::{
 
 use pool::{OwnedStore, OwnerError, StoreReport};
 
-use super::{drain::Drain, lost_report::report_lost};
+use super::{drain_state::Drain, lost_report::report_lost};
 use crate::{
     dispatch::{Dispatcher, LostFiles},
     space::lent_memory::StoreFailure,

@@ -2,19 +2,17 @@
 //! sessions, and shows them.
 //!
 //! # Concurrency
-//! See the modules. Locks of the members are held for moments, and none while a store is asked.
+//! See the modules; `threads` has the threads. Locks of the members are held for moments, and
+//! none while a store is asked.
 
 mod accesses;
-mod drain;
-mod drainer;
+mod drain_state;
 mod lent_memory;
 mod lost_report;
 mod member;
-mod newcomers;
 mod pool_stores;
 pub mod registry;
-mod store_thread;
-mod watch;
+mod threads;
 
 use std::{io, path::PathBuf};
 
@@ -23,12 +21,9 @@ use rdmabox::{Address, Key, KeyFileError};
 
 use registry::{EtcdUrl, FileRegistry, RegistryError};
 
-pub(super) use drainer::start_drainer;
 pub(super) use member::PoolStore;
-pub(super) use newcomers::start_newcomers;
 pub(super) use pool_stores::PoolStores;
-pub(super) use store_thread::StoreThread;
-pub(super) use watch::{start_fencer, start_watch};
+pub(super) use threads::{StoreThread, start_drainer, start_fencer, start_newcomers, start_watcher};
 
 /// Default length of the pieces of a file that stores take in turn. The longest request of a mount
 /// has 1 MiB, so it reaches four stores at once.

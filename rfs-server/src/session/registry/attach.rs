@@ -10,7 +10,7 @@ use crate::session::access_mode::AccessMode;
 pub struct Regions {
     /// The arena.
     pub arena: RegionRef,
-    /// The attribute table.
+    /// The table of records.
     pub table: RegionRef,
     /// The checksums, for an export with checksums.
     pub sums: Option<RegionRef>,

@@ -31,8 +31,8 @@ const ASKS: u8 = 32;
 impl AttachOptions {
     /// Returns the state bits of a session that attached with these options.
     pub(super) fn state(self) -> u8 {
-        let mark = |given, mark| if given { mark } else { 0 };
-        ATTACHED | mark(self.keeps, KEEPS) | mark(self.alone, ALONE) | mark(self.mount.is_some(), RETURNS)
+        let bit = |given, bit| if given { bit } else { 0 };
+        ATTACHED | bit(self.keeps, KEEPS) | bit(self.alone, ALONE) | bit(self.mount.is_some(), RETURNS)
     }
 }
 

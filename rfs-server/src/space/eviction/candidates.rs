@@ -18,7 +18,7 @@ use super::use_list::{ListName, UseLists};
 
 /// Files with more names than this are no candidates, now or later. They would need too large a
 /// transaction, and each change of a name takes time in proportion to their number.
-const MOST_NAMES: usize = 1000;
+const MAX_NAMES: usize = 1000;
 
 /// Name of a file in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Candidates {
         }
         node.homes.retain(|home| !gone.contains(&(home.parent, &*home.name)));
         node.homes.extend(new.iter().map(|&(parent, name)| Home { parent, name: name.into() }));
-        if node.homes.len() > MOST_NAMES {
+        if node.homes.len() > MAX_NAMES {
             (node.homes, node.has_too_many_names) = (SmallVec::new(), true);
             self.leave(file.slot);
         }
@@ -391,9 +391,9 @@ mod tests {
             files.renamed(id(1), &[], &[(1, format!("n{at}").as_bytes())]);
             files.closed(id(1), 0, 7);
         };
-        (0..MOST_NAMES).for_each(|at| link(&mut files, at));
-        assert_eq!(files.oldest().map(|file| file.homes.len()), Some(MOST_NAMES));
-        link(&mut files, MOST_NAMES);
+        (0..MAX_NAMES).for_each(|at| link(&mut files, at));
+        assert_eq!(files.oldest().map(|file| file.homes.len()), Some(MAX_NAMES));
+        link(&mut files, MAX_NAMES);
         assert_eq!((files.oldest(), files.expired(99), files.totals()), (None, None, (0, 0)));
         assert!(files.nodes[1].homes.is_empty(), "its names are not kept");
         files.renamed(id(1), &[(1, b"n7")], &[]);

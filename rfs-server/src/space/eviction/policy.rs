@@ -10,7 +10,7 @@ const HIGH_MARK: u64 = 90;
 /// Then files go until no more than this part is in use, in percent.
 const LOW_MARK: u64 = 85;
 /// The longest time between two looks for files that are too old.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// Rules by which files leave an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl EvictionPolicy {
     /// Returns the longest time between two looks for files that are too old; `None` without a TTL.
     /// A file may be closed, or the wall clock may jump, while the evictor sleeps.
     pub fn longest_pause(&self) -> Option<Duration> {
-        self.ttl.map(|ttl| (ttl / 10).min(LONGEST_PAUSE))
+        self.ttl.map(|ttl| (ttl / 10).min(MAX_PAUSE))
     }
 
     /// Returns true if any file may go.
@@ -149,7 +149,7 @@ mod tests {
         let pause = |ttl| EvictionPolicy { by_use: true, ttl }.longest_pause();
         assert_eq!(pause(None), None);
         assert_eq!(pause(Some(Duration::from_secs(2))), Some(Duration::from_millis(200)));
-        assert_eq!(pause(Some(Duration::from_secs(3600))), Some(LONGEST_PAUSE));
+        assert_eq!(pause(Some(Duration::from_secs(3600))), Some(MAX_PAUSE));
     }
 
     #[test]

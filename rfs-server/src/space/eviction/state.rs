@@ -2,8 +2,8 @@
 //!
 //! # Concurrency
 //! Any thread. The lock of the candidates is a leaf: a transaction takes it under its shards. The
-//! gate is taken with no other lock, and held while one file goes, so evictions follow each other.
-//! The signal has a lock of its own, which is a leaf, too.
+//! eviction lock is taken with no other lock, and held while one file goes, so evictions follow
+//! each other. The signal has a lock of its own, which is a leaf, too.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
@@ -57,7 +57,7 @@ struct Counters {
 
 #[derive(Debug, Default)]
 struct Signal {
-    rung: bool,
+    woken: bool,
     stop: bool,
 }
 
@@ -70,14 +70,14 @@ pub struct Eviction {
     policy: EvictionPolicy,
     candidates: Mutex<Candidates>,
     /// Held while one file goes.
-    gate: Mutex<()>,
+    lock: Mutex<()>,
     counters: Counters,
     /// The counters as the log has them, and the time of its last line.
     logged: Mutex<(Option<Instant>, EvictionCounts)>,
     signal: Mutex<Signal>,
-    wake: Condvar,
-    /// The evictor has been rung, and has not begun since.
-    is_rung: AtomicBool,
+    changed: Condvar,
+    /// The evictor has been woken, and has not begun since.
+    is_woken: AtomicBool,
 }
 
 impl Eviction {
@@ -99,12 +99,12 @@ impl Eviction {
 
     /// Blocks until no other thread evicts a file, and keeps others from it.
     pub fn begin(&self) -> MutexGuard<'_, ()> {
-        self.gate.lock()
+        self.lock.lock()
     }
 
     /// Blocks until no eviction is under way that began before this call.
     pub fn settle(&self) {
-        drop(self.gate.lock());
+        drop(self.lock.lock());
     }
 
     /// Returns the right to wait for space, which one thread of the process has at a time. A server
@@ -175,26 +175,26 @@ impl Eviction {
     }
 
     /// Wakes the evictor, which looks how full the export is.
-    pub fn ring(&self) {
-        // Most requests above the mark find the bell rung.
-        if !self.is_rung.swap(true, Ordering::AcqRel) {
-            self.signal.lock().rung = true;
-            self.wake.notify_one();
+    pub fn wake(&self) {
+        // Most requests above the high mark find the evictor woken.
+        if !self.is_woken.swap(true, Ordering::AcqRel) {
+            self.signal.lock().woken = true;
+            self.changed.notify_one();
         }
     }
 
-    /// Sleeps until the evictor is rung, or for `pause`. Returns false when the server stops.
+    /// Sleeps until the evictor is woken, or for `pause`. Returns false when the server stops.
     pub(super) fn sleep(&self, pause: Option<Duration>) -> bool {
         let mut signal = self.signal.lock();
-        if !signal.rung && !signal.stop {
+        if !signal.woken && !signal.stop {
             match pause {
-                Some(pause) => _ = self.wake.wait_for(&mut signal, pause),
-                None => self.wake.wait(&mut signal),
+                Some(pause) => _ = self.changed.wait_for(&mut signal, pause),
+                None => self.changed.wait(&mut signal),
             }
         }
-        signal.rung = false;
-        // Before the look: a request that fills the export after it rings again.
-        self.is_rung.store(false, Ordering::Release);
+        signal.woken = false;
+        // Before the look: a request that fills the export after it wakes the evictor again.
+        self.is_woken.store(false, Ordering::Release);
         !signal.stop
     }
 
@@ -205,6 +205,6 @@ impl Eviction {
 
     pub(super) fn stop(&self) {
         self.signal.lock().stop = true;
-        self.wake.notify_all();
+        self.changed.notify_all();
     }
 }

@@ -1,4 +1,6 @@
 //! The program: figures on this machine and on modelled cards, and its errors.
+//!
+//! Own program: the crate has no other, so it is linked once.
 
 use std::process::{Command, Output};
 

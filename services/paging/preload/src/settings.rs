@@ -7,7 +7,7 @@ use rdmabox::{Address, Key, Session};
 use rfs_paging::{PagerOptions, Switches};
 
 /// Smallest value of [`MIN_SIZE`].
-const LEAST_MIN_SIZE: usize = 64 << 10;
+const MIN_SIZE_LIMIT: usize = 64 << 10;
 
 /// Local budget in bytes. The library is idle without it.
 pub(crate) const LOCAL: &str = "RFS_PAGING_LOCAL";
@@ -80,7 +80,7 @@ impl Settings {
         Ok(Some(Settings {
             servers,
             options,
-            min_size: min_size.max(LEAST_MIN_SIZE),
+            min_size: min_size.max(MIN_SIZE_LIMIT),
             small,
             prints_stats: get(STATS).is_some_and(|value| value == "1"),
         }))

@@ -1,5 +1,7 @@
 //! Lenders end or stop while a program under `rfs-paging run` uses its memory. With redundancy the
 //! program keeps all bytes. Without, the loss is one line and SIGBUS.
+//!
+//! Own program: `ci/nextest.toml` never repeats its tests. Those of `programs` may be repeated.
 
 mod support;
 
@@ -110,7 +112,7 @@ fn keeps_all_bytes(way: Way, redundancy: &[&str], lenders: usize, losses: usize,
         lenders.send(loss, signal);
         let line = program.errors.until("is lost");
         let address = &lenders.lenders[loss].1;
-        assert!(line.starts_with(&format!("rfs-paging: memory server {address} is lost")), "{line}");
+        assert!(line.starts_with(&format!("rfs-paging: lender {address} is lost")), "{line}");
         assert!(line.contains("; 0 pages are lost with it"), "{line}");
         if loss + 1 < losses {
             program.errors.until("all pages have their redundancy again");
@@ -167,7 +169,7 @@ fn a_program_without_redundancy_ends_by_sigbus_with_its_only_lender() {
         assert_eq!(status.signal(), Some(libc::SIGBUS), "{status:?} {errors:?}");
         let [line] = &errors[..] else { panic!("one line: {errors:?}") };
         let address = &lenders.lenders[0].1;
-        assert!(line.starts_with(&format!("rfs-paging: memory server {address} is lost: ")), "{line}");
+        assert!(line.starts_with(&format!("rfs-paging: lender {address} is lost: ")), "{line}");
         assert!(line.ends_with(" pages are lost with it, and 0 servers are left"), "{line}");
         assert!(!line.contains("; 0 pages"), "{line}");
     }

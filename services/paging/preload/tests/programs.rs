@@ -1,4 +1,6 @@
 //! Unchanged programs run with paged memory: a C program and Python.
+//!
+//! Own program: a failed test may be repeated, unlike those of `lost_lenders`.
 
 mod support;
 
@@ -279,7 +281,7 @@ fn a_child_that_reads_memory_of_its_parent_ends_by_sigsegv() {
     check(&output.expect("the program"), "ok");
 }
 
-/// Catches a full arena that is not counted.
+/// Catches a full heap that is not counted.
 #[test]
 fn small_allocations_beyond_their_space_are_local_and_counted() {
     let Some((fixture, program)) = c_program() else { return };
@@ -304,7 +306,7 @@ fn a_program_larger_than_its_full_lender_keeps_all_bytes() {
     let output = fixture.run(&compile(&fixture), &["much"]);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.trim() == "ok", "{:?} {err}", output.status);
-    assert!(err.contains("rfs-paging: no memory server has room: "), "{err}");
+    assert!(err.contains("rfs-paging: no lender has room: "), "{err}");
     assert!(counter(&err, "over_budget") > 0 && counter(&err, "max_resident") > 4000, "{err}");
     assert_eq!((counter(&err, "chunks"), counter(&err, "pages_lost")), (0, 0), "{err}");
 }

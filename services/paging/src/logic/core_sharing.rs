@@ -15,15 +15,15 @@ const INTERVAL: Duration = Duration::from_millis(1);
 /// Samples of one thread in turn before its core is shared.
 const AGREEING: u32 = 2;
 /// Faults in a millisecond below which sharing is not worth a change.
-const LEAST_RATE: f64 = 2.0;
+const MIN_RATE: f64 = 2.0;
 /// Slow samples in turn after which the core is left.
 const SLOW: u32 = 4;
 /// Share of the rate before, below which a sample is slow.
 const SLOW_SHARE: f64 = 0.75;
 /// Samples in turn that are not slow, after which the next pause is short again.
 const GOOD: u32 = 64;
-const SHORTEST_PAUSE: Duration = Duration::from_millis(64);
-const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+const MIN_PAUSE: Duration = Duration::from_millis(64);
+const MAX_PAUSE: Duration = Duration::from_secs(4);
 
 /// The facts at a fault.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ impl Default for CoreSharing {
             rate_before: 0.0,
             slow: 0,
             good: 0,
-            pause: SHORTEST_PAUSE,
+            pause: MIN_PAUSE,
             resume: Duration::ZERO,
         }
     }
@@ -103,7 +103,7 @@ impl CoreSharing {
         self.agreeing += 1;
         match self.shared {
             Some(shared) => self.judge(sample.now, (shared, core), rate),
-            None if self.agreeing >= AGREEING && rate >= LEAST_RATE && sample.now >= self.resume => {
+            None if self.agreeing >= AGREEING && rate >= MIN_RATE && sample.now >= self.resume => {
                 (self.rate_before, self.slow, self.good) = (rate, 0, 0);
                 self.shared = Some(core);
                 Step::Share(core)
@@ -120,7 +120,7 @@ impl CoreSharing {
             (self.slow, self.good) = (0, self.good + 1);
         }
         if self.good >= GOOD {
-            self.pause = SHORTEST_PAUSE;
+            self.pause = MIN_PAUSE;
         }
         if self.slow >= SLOW {
             self.pause_from(now);
@@ -136,7 +136,7 @@ impl CoreSharing {
 
     fn pause_from(&mut self, now: Duration) {
         self.resume = now + self.pause;
-        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        self.pause = (2 * self.pause).min(MAX_PAUSE);
     }
 
     /// Notes that the fault thread has left the core, because no fault came for a while. `starved`:

@@ -223,12 +223,12 @@ fn without_a_mirror_the_loss_is_an_error_and_sigbus() {
             let (text, signal) = in_a_child(test, provider);
             assert_eq!(signal, Some(SIGBUS), "{test} {provider:?}: {text}");
             assert!(!text.contains("LOAD") && !text.contains("STORE"), "{text}");
-            assert!(text.matches("EVENT memory server").count() == 1, "one error: {text}");
+            assert!(text.matches("EVENT lender").count() == 1, "one error: {text}");
         }
         let (text, signal) = in_a_child("use_what_is_left", provider);
         assert_eq!(signal, None, "{text}");
         assert!(text.contains("DONE 5"), "{text}");
-        assert!(text.contains("EVENT memory server"), "{text}");
+        assert!(text.contains("EVENT lender"), "{text}");
         assert!(begin.elapsed() < Duration::from_secs(60));
     }
 }

@@ -1,8 +1,10 @@
 //! Swap areas in the memory of an rfs-server. The tests have programs whose memory cgroup is
 //! smaller than their memory, servers that stop or end, and signals at any moment.
 //!
-//! One test at a time: `rfs-paging swapoff` ends all areas of the machine. RFS_SWAP_SECONDS makes
-//! one test longer. With RFS_REQUIRE_PAGING_TOOLS a test that cannot run fails.
+//! RFS_SWAP_SECONDS makes one test longer. With RFS_REQUIRE_PAGING_TOOLS a test that cannot run
+//! fails.
+//!
+//! Own program: `rfs-paging swapoff` ends all areas of the machine, so one test runs at a time.
 
 mod failures;
 mod moments;

@@ -19,7 +19,7 @@ use crate::{
 /// The desk of the master.
 #[derive(Debug)]
 pub(super) struct Desk {
-    ender: OnceLock<SessionTerminator>,
+    terminator: OnceLock<SessionTerminator>,
     state: Mutex<State>,
 }
 
@@ -34,12 +34,12 @@ struct State {
 impl Desk {
     pub(super) fn new(engine: Engine) -> Desk {
         let state = State { engine: Some(engine), clients: HashMap::new(), stores: HashMap::new() };
-        Desk { ender: OnceLock::new(), state: Mutex::new(state) }
+        Desk { terminator: OnceLock::new(), state: Mutex::new(state) }
     }
 
-    pub(super) fn begin(&self, ender: SessionTerminator) {
+    pub(super) fn begin(&self, terminator: SessionTerminator) {
         // Called once.
-        let _ = self.ender.set(ender);
+        let _ = self.terminator.set(terminator);
     }
 
     /// Applies no further inputs.
@@ -72,9 +72,9 @@ impl Desk {
         let sessions: Vec<u64> =
             state.stores.iter().filter(|(_, of)| **of == store).map(|(session, _)| *session).collect();
         drop(state);
-        let Some(ender) = self.ender.get() else { return };
+        let Some(terminator) = self.terminator.get() else { return };
         for session in sessions {
-            ender.end(session, "the master uses the store no more");
+            terminator.end(session, "the master uses the store no more");
         }
     }
 

@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{driver::MOST_GROWTH, usage::Usage};
+use crate::{driver::MAX_GROWTH, usage::Usage};
 pub use attack::{ATTACKS, Attack, Withstood};
 pub use failure::Failure;
 pub use good::Good;
@@ -84,7 +84,7 @@ impl Flood {
         let after = self.settled(Some(before))?;
         // The kernel records the peak, so no sample can miss it.
         let peak = Usage::peak(&self.watched())?;
-        if peak > before.memory + MOST_GROWTH {
+        if peak > before.memory + MAX_GROWTH {
             return Err(Failure::Grown { before: before.memory, peak });
         }
         Ok(Report { strangers, members, good, usage: [before, after], peak, took: begun.elapsed() })

@@ -8,7 +8,7 @@ use std::{
 use rdmabox::{Address, Key};
 
 use super::failure::Failure;
-use crate::{driver::MOST_GROWTH, usage::Usage};
+use crate::{driver::MAX_GROWTH, usage::Usage};
 
 /// Time for the server to release the resources of a flood.
 pub(super) const GRACE: Duration = Duration::from_secs(40);
@@ -61,7 +61,7 @@ impl Flood {
                 Some(before) => {
                     now.descriptors <= before.descriptors
                         && now.threads <= before.threads
-                        && now.memory <= before.memory + MOST_GROWTH
+                        && now.memory <= before.memory + MAX_GROWTH
                 }
             };
             match before {

@@ -30,7 +30,7 @@ use field::{Caches, Failure, Field};
 use program::{Kind, Program, Shape, draw};
 
 /// The longest sequence of operations that is shown.
-const MOST_SHOWN: usize = 60;
+const MAX_SHOWN: usize = 60;
 
 /// Options of the trial.
 #[derive(Args, Clone, Debug)]
@@ -194,7 +194,7 @@ fn shorten(field: &mut Field<'_>, options: &Options, program: &Program, failure:
     };
     let operations = shorter.operations();
     println!("{operations} operations that fail, too: {}", failure.reason);
-    if operations <= MOST_SHOWN {
+    if operations <= MAX_SHOWN {
         print!("{shorter}");
     }
     show(&failure);

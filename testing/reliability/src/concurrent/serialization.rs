@@ -7,8 +7,16 @@
 //! reason is in docs/semantics: overlapping writes may mix, and a copy or listing is no snapshot.
 //! No I/O, no locks, no clock.
 
+mod call;
+mod elements;
+
 use std::{collections::HashMap, rc::Rc};
 
+pub(crate) use self::call::Call;
+use self::{
+    call::{overlap, uses_an_old_size},
+    elements::Elements,
+};
 use super::{
     model::{Act, Resolved, State, Walk},
     operation::{Op, Outcome, Runs},
@@ -16,58 +24,13 @@ use super::{
 };
 
 /// States that a search may visit. A round that needs more is undecided.
-const MOST_STATES: usize = 300_000;
+const MAX_STATES: usize = 300_000;
 /// Nanoseconds after which a mount acknowledges a recall although none of its changes has ended.
 const GRACE: u64 = 50_000_000;
 /// Nanoseconds in which a mount drops a recalled name after its own change.
 const DROP_LIMIT: u64 = 1_000_000_000;
-/// Bytes of a page.
-const BLOCK: u64 = 4096;
 /// All last components of paths.
 const LEAVES: [&str; 7] = ["a", "b", "c", "d", "e", "x", "y"];
-
-/// An operation that was performed.
-#[derive(Clone, Debug)]
-pub(crate) struct Call {
-    pub(crate) worker: usize,
-    pub(crate) mount: usize,
-    pub(crate) id: u64,
-    pub(crate) op: Op,
-    /// When it was begun, and when it returned, in nanoseconds.
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pub(crate) outcome: Outcome,
-    /// The bytes read must be current, because they do not come from the kernel's page cache.
-    pub(crate) checked: bool,
-    /// The operation used the kernel's page cache.
-    pub(crate) paged: bool,
-    /// Its client was killed before it returned.
-    pub(crate) killed: bool,
-}
-
-impl Call {
-    /// Returns true if the kernel may have had an answer to the first of several requests only.
-    ///
-    /// It then tells the length of that part, although the client was killed. A part ends with a
-    /// page.
-    fn is_part(&self) -> bool {
-        let ends_page = |at: u64, len: u64| len > 0 && (at + len).is_multiple_of(BLOCK);
-        match (&self.op, &self.outcome) {
-            (Op::Write { len, .. }, Outcome::Count(count)) => self.killed && self.paged && count < len,
-            (Op::Read { at, len, .. } | Op::ReadName { at, len, .. }, Outcome::Bytes(seen)) => {
-                let found = seen.len() as u64;
-                self.killed && self.paged && found < *len && ends_page(*at, found)
-            }
-            _ => false,
-        }
-    }
-
-    /// Returns the time after which it has no effect. The rest of a WRITE that tells a part may
-    /// come at any time.
-    fn last_effect(&self) -> u64 {
-        if matches!(self.op, Op::Write { .. }) && self.is_part() { u64::MAX } else { self.to }
-    }
-}
 
 /// Why there is no such order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,39 +46,6 @@ enum Phase {
     Waiting,
     Begun(Resolved),
     Ended,
-}
-
-/// Bytes, or names, of one answer that an order has explained already.
-#[derive(Debug, Default)]
-struct Elements {
-    explained: Vec<bool>,
-    left: usize,
-}
-
-impl Elements {
-    fn new(count: usize) -> Elements {
-        Elements { explained: vec![false; count], left: count }
-    }
-
-    fn explain(&mut self, fits: impl Fn(usize) -> bool) {
-        if self.left == 0 {
-            return;
-        }
-        for (index, explained) in self.explained.iter_mut().enumerate() {
-            if !*explained && fits(index) {
-                *explained = true;
-                self.left -= 1;
-            }
-        }
-    }
-
-    fn explain_bytes(&mut self, seen: &[u8], model: &[u8]) {
-        self.explain(|index| seen[index] == model.get(index).copied().unwrap_or(0));
-    }
-
-    fn first_unexplained(&self) -> Option<usize> {
-        self.explained.iter().position(|explained| !explained)
-    }
 }
 
 /// Whether mounts may use names as they were.
@@ -163,26 +93,6 @@ pub(crate) fn serialize(
     let mut search = Search::new(calls, views, killed, names);
     search.explore(start, &mut vec![Phase::Waiting; calls.len()]);
     search.verdict()
-}
-
-fn overlap(a: &Call, b: &Call) -> bool {
-    a.from < b.last_effect() && b.from < a.last_effect()
-}
-
-/// Returns true if the kernel may answer by a size that another mount has changed since.
-///
-/// The kernel bounds a copy by the size that it heard last. It drops the size that comes with a
-/// buffered read if another call or a recall concerns the file meanwhile.
-fn uses_an_old_size(call: &Call, calls: &[Call]) -> bool {
-    let mut others = calls.iter().filter(|other| other.id != call.id);
-    let resized = |other: &Call| other.mount != call.mount && other.from < call.to && other.op.changes_size();
-    match call.op {
-        Op::Copy { .. } => others.any(resized),
-        Op::Read { .. } if call.paged => {
-            others.clone().any(|other| overlap(call, other)) && others.any(resized)
-        }
-        _ => false,
-    }
 }
 
 /// Returns true if an answer fits; single bytes and names apart.
@@ -248,7 +158,7 @@ impl<'a> Search<'a> {
     }
 
     fn verdict(self) -> Result<State, Mismatch> {
-        if !self.is_complete() && self.states >= MOST_STATES {
+        if !self.is_complete() && self.states >= MAX_STATES {
             return Err(Mismatch::Undecided);
         }
         let Some(mut state) = self.found.clone() else { return Err(Mismatch::Wrong(self.farthest.1)) };
@@ -291,7 +201,7 @@ impl<'a> Search<'a> {
         self.states += 1;
         let mut explained = false;
         for index in 0..self.calls.len() {
-            if self.is_complete() || self.states >= MOST_STATES {
+            if self.is_complete() || self.states >= MAX_STATES {
                 return explained;
             }
             explained |= self.advance(state, progress, index);

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Limit for the longest operation.
-const LONGEST: Duration = Duration::from_secs(2);
+const MAX_LATENCY: Duration = Duration::from_secs(2);
 /// Allowed growth of a process's memory in the second half of the run, in percent.
 const FLAT: f64 = 1.0;
 /// Number of memory samples in a run.
@@ -125,7 +125,7 @@ fn report(
         "longest operation",
         format!("{} ms, {what}", longest.as_millis()),
         "below 2 s",
-        longest < LONGEST,
+        longest < MAX_LATENCY,
     );
     let lost = tally.counted.abs_diff(count);
     report.check("counted under a lock, and lost", format!("{count}, {lost}"), "none lost", lost == 0);
@@ -177,9 +177,9 @@ mod tests {
             longest: (Duration::from_millis(1999), "read"),
             ..Tally::default()
         };
-        let holds = |tally: &Tally, count| report((1, LONGEST, false), tally, count, &all).holds();
+        let holds = |tally: &Tally, count| report((1, MAX_LATENCY, false), tally, count, &all).holds();
         assert!(holds(&fine, 3) && !holds(&fine, 2));
         assert!(!holds(&Tally { errors: 1, ..fine.clone() }, 3));
-        assert!(!holds(&Tally { longest: (LONGEST, "read"), ..fine }, 3));
+        assert!(!holds(&Tally { longest: (MAX_LATENCY, "read"), ..fine }, 3));
     }
 }

@@ -37,7 +37,7 @@ const AGAIN_WITHIN: Duration = Duration::from_secs(1);
 /// Time after which an awaited event counts as missing.
 const NEVER: Duration = Duration::from_secs(60);
 /// Maximum random time between the start of service and the next kill.
-const LONGEST: Duration = Duration::from_millis(400);
+const MAX_SERVICE: Duration = Duration::from_millis(400);
 /// One in this number of kills is followed by a kill of the new server.
 const AGAIN: u32 = 4;
 /// Maximum random time from the start of the new server until that kill. Most takeovers are
@@ -116,7 +116,7 @@ impl Kills<'_> {
     /// mounts hold. Returns the time until the next server serves, or `None` if it never does.
     fn kill(&mut self, testbed: &mut Testbed<'_>, number: u32) -> Result<Option<Duration>> {
         self.plan.interrupt.check()?;
-        thread::sleep(self.up_to(LONGEST));
+        thread::sleep(self.up_to(MAX_SERVICE));
         let soon = self.up_to(SOON);
         if self.options.persist {
             if number.is_multiple_of(COMPLETE_SNAPSHOT) {
@@ -226,7 +226,7 @@ fn kill_while_used(
             Ok(longest.zip(served).map(|(longest, served)| longest.max(served)))
         });
         // Each user finishes its current operation.
-        thread::sleep(LONGEST);
+        thread::sleep(MAX_SERVICE);
         stop.store(true, Ordering::Relaxed);
         let users = running.into_iter().filter_map(|user| user.join().ok()).collect();
         longest.map(|longest| (longest, users))

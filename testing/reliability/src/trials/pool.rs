@@ -24,7 +24,7 @@ const STORES: usize = 2;
 /// Length of the pieces of a file that stores take in turn. Most files of users have several.
 const PIECES: [&str; 2] = ["--stripe-unit", "64k"];
 /// Limit for the longest operation.
-const LONGEST: Duration = Duration::from_secs(2);
+const MAX_LATENCY: Duration = Duration::from_secs(2);
 /// Limit for the added store to have data.
 const NEW_SPACE: Duration = Duration::from_secs(1);
 /// Time for which users work before the first change, and after the last one.
@@ -118,7 +118,7 @@ fn report(title: String, changes: Changes, tally: &Tally, (count, complete): (u6
     tally.texts.iter().for_each(|text| report.note("error", text));
     let (longest, what) = tally.longest;
     let found = format!("{} ms, {what}", longest.as_millis());
-    report.check("longest operation", found, "below 2 s", longest < LONGEST);
+    report.check("longest operation", found, "below 2 s", longest < MAX_LATENCY);
     let lost = tally.counted.abs_diff(count);
     report.check("counted under a lock, and lost", format!("{count}, {lost}"), "none lost", lost == 0);
     report.note("pool add took", format!("{} ms", changes.add.as_millis()));
@@ -152,6 +152,6 @@ mod tests {
         assert!(!holds(Changes { new_space: None, ..changes }, &fine, (3, true)));
         assert!(!holds(Changes { moved: 0, ..changes }, &fine, (3, true)));
         assert!(!holds(changes, &Tally { errors: 1, ..fine.clone() }, (3, true)));
-        assert!(!holds(changes, &Tally { longest: (LONGEST, "read"), ..fine }, (3, true)));
+        assert!(!holds(changes, &Tally { longest: (MAX_LATENCY, "read"), ..fine }, (3, true)));
     }
 }

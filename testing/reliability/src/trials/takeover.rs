@@ -29,17 +29,17 @@ use crate::{
 /// Number of mounts, and of users of each.
 const MOUNTS: usize = 2;
 const USERS: usize = 2;
-/// Longest operation that is allowed.
-const LONGEST: Duration = Duration::from_secs(2);
-/// Longest time without a program that answers that is allowed.
-const ANSWERS: Duration = Duration::from_secs(1);
+/// Limit for the longest operation.
+const MAX_LATENCY: Duration = Duration::from_secs(2);
+/// Limit for the time in which no program answers.
+const MAX_DOWNTIME: Duration = Duration::from_secs(1);
 /// Trials with fewer kills and upgrades run beside other steps of `ci/test`, which delay programs.
 const LONG_TRIAL: u32 = 50;
 /// Time after which a next program is no longer waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest random pause between two kills, beyond the shortest one.
 const PAUSE: Duration = Duration::from_millis(800);
-const SHORTEST: Duration = Duration::from_millis(550);
+const MIN_PAUSE: Duration = Duration::from_millis(550);
 /// Length of an appended record: the numbers of the appender and of the record.
 const RECORD: usize = 16;
 /// Length of the unlinked file in bytes.
@@ -92,7 +92,7 @@ pub(crate) fn run(plan: &Plan, kills: u32, upgrades: u32) -> Result<Report> {
     let mut report = Report::new(title);
     report_users(&mut report, &mounts, &tally);
     let found = format!("{} ms", unserved.as_millis());
-    let limit = if kills + upgrades < LONG_TRIAL { LONGEST } else { ANSWERS };
+    let limit = if kills + upgrades < LONG_TRIAL { MAX_LATENCY } else { MAX_DOWNTIME };
     let wanted = format!("within {} s", limit.as_secs());
     report.check("first reply of the next program after, at most", found, &wanted, unserved <= limit);
     let counted = counted(&mounts[0].point)?;
@@ -122,7 +122,7 @@ fn report_users(report: &mut Report, mounts: &[Mount], tally: &Tally) {
     }
     let (longest, operation) = tally.longest;
     let found = format!("{} ms, {operation}", longest.as_millis());
-    report.check("longest operation", found, "within 2 s", longest <= LONGEST);
+    report.check("longest operation", found, "within 2 s", longest <= MAX_LATENCY);
 }
 
 /// Returns the error of a mount without a program, with the last lines of its log.
@@ -138,7 +138,7 @@ fn fault_all(plan: &Plan, mounts: &[Mount], (kills, upgrades): (u32, u32)) -> Re
     let all = kills + upgrades;
     for number in 0..all {
         plan.interrupt.check()?;
-        thread::sleep(SHORTEST + fastrand::u32(..=PAUSE.as_micros() as u32) * Duration::from_micros(1));
+        thread::sleep(MIN_PAUSE + fastrand::u32(..=PAUSE.as_micros() as u32) * Duration::from_micros(1));
         let mount = &mounts[fastrand::usize(..mounts.len())];
         // Upgrades are spread evenly over the kills.
         let is_upgrade = (number + 1) * upgrades / all > number * upgrades / all;

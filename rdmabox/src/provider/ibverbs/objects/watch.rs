@@ -36,7 +36,7 @@ use crate::{
     verbs::VerbsError,
 };
 
-/// Tokens of the descriptors without a queue pair. Queue pair numbers have 32 bits.
+/// Event data of the descriptors without a queue pair. Queue pair numbers have 32 bits.
 const WAKE: u64 = u64::MAX;
 const EVENTS: u64 = u64::MAX - 1;
 
@@ -107,8 +107,8 @@ impl Watch {
         Ok(Arc::new(watch))
     }
 
-    fn add(&self, fd: BorrowedFd<'_>, token: u64, flags: epoll::EventFlags) -> Result<(), VerbsError> {
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
+    fn add(&self, fd: BorrowedFd<'_>, data: u64, flags: epoll::EventFlags) -> Result<(), VerbsError> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), flags)
             .map_err(|e| VerbsError::os("epoll_ctl", e.into()))
     }
 
@@ -231,8 +231,8 @@ impl Watch {
                         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
                     }
                     EVENTS => self.read_events(),
-                    token => {
-                        let number = token as u32;
+                    number => {
+                        let number = number as u32;
                         let qp = self.members.lock().qps.get(&number).and_then(Weak::upgrade);
                         if let Some(qp) = qp {
                             qp.fail("the peer has gone");

@@ -18,14 +18,14 @@ pub(crate) fn registration_ns(values: &Values, bytes: u64) -> u64 {
 }
 
 /// Most pages for which a threshold is sought: 256 MiB.
-const MOST_PAGES: u64 = 65_536;
+const MAX_PAGES: u64 = 65_536;
 
 /// Returns the largest size in whole pages for which a copy is cheaper than a registration: 0 if
 /// none is, and `u64::MAX` if all are.
 pub(crate) fn threshold(values: &Values) -> u64 {
     let copies = |pages: &u64| copy_ns(values, pages * PAGE) < registration_ns(values, pages * PAGE);
-    match (1..=MOST_PAGES).rev().find(copies) {
-        Some(MOST_PAGES) => u64::MAX,
+    match (1..=MAX_PAGES).rev().find(copies) {
+        Some(MAX_PAGES) => u64::MAX,
         pages => pages.unwrap_or(0) * PAGE,
     }
 }

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use crate::verbs::VerbsError;
 
-/// Token of the wake descriptor. Queue pair numbers are larger.
+/// Event data of the wake descriptor. Queue pair numbers are larger.
 const WAKE: u64 = 0;
 const MAX_EVENTS: usize = 32;
 /// Events that report a closed connection.
@@ -95,12 +95,12 @@ impl<M: Member> PollSet<M> {
         Ok(set)
     }
 
-    fn control(&self, what: i32, fd: i32, token: u64, interest: Interest) -> Result<(), VerbsError> {
+    fn control(&self, what: i32, fd: i32, data: u64, interest: Interest) -> Result<(), VerbsError> {
         let read = if interest.read { libc::EPOLLIN } else { 0 };
         let write = if interest.write { libc::EPOLLOUT } else { 0 };
         // The end of the stream is reported even while nothing is read.
         let events = read | write | libc::EPOLLRDHUP;
-        let mut event = libc::epoll_event { events: events as u32, u64: token };
+        let mut event = libc::epoll_event { events: events as u32, u64: data };
         // SAFETY: both descriptors are open and the event outlives the call.
         if unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), what, fd, &mut event) } < 0 {
             return Err(VerbsError::last_os("epoll_ctl"));
@@ -234,8 +234,8 @@ impl<M: Member> PollSet<M> {
         }
         let mut any = false;
         for event in &events[..found as usize] {
-            let token = event.u64;
-            if token == WAKE {
+            let data = event.u64;
+            if data == WAKE {
                 if waits {
                     let mut count = [0u8; 8];
                     // SAFETY: reads 8 bytes into a live array.
@@ -245,8 +245,8 @@ impl<M: Member> PollSet<M> {
                 continue;
             }
             any = true;
-            self.last.store(token as u32, Ordering::Relaxed);
-            if let Some(qp) = self.member(token as u32) {
+            self.last.store(data as u32, Ordering::Relaxed);
+            if let Some(qp) = self.member(data as u32) {
                 qp.progress();
                 if event.events & OVER != 0 {
                     qp.hung_up();

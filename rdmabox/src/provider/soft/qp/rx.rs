@@ -18,7 +18,6 @@ use super::{
     soft_qp::SoftQp,
 };
 use crate::{
-    failure::seeded::seeded,
     mapping::IoVec,
     provider::soft::wire::{HEADER_LEN, Header, Opcode},
     verbs::WcStatus,
@@ -189,14 +188,15 @@ impl Rx {
         };
         match action {
             Action::Next => self.next_frame(),
-            Action::Land(mut landing) => {
+            Action::Land(landing) => {
                 self.have = 0;
                 self.buffer.adapt_to(landing.remaining);
                 if landing.remaining == 0 {
                     self.state = State::Header;
                     self.landed(qp, link, landing);
                 } else {
-                    seeded!("completed-early" => self.acknowledge_early(&mut landing));
+                    #[cfg(feature = "seeded-faults")]
+                    let landing = self.acknowledge_early(landing);
                     self.state = State::Payload(landing);
                 }
                 Step::Moved
@@ -226,12 +226,16 @@ impl Rx {
         Step::Empty
     }
 
-    /// Acknowledges a write before its payload has arrived: a seeded fault.
-    fn acknowledge_early(&mut self, landing: &mut Landing) {
-        if let Then::Executed { msn, ack: true, recv: None } = landing.then {
+    /// Acknowledges a write before its payload has arrived, if that fault is on.
+    #[cfg(feature = "seeded-faults")]
+    fn acknowledge_early(&mut self, mut landing: Landing) -> Landing {
+        if crate::failure::seeded::seeded!("completed-early")
+            && let Then::Executed { msn, ack: true, recv: None } = landing.then
+        {
             landing.then = Then::Executed { msn, ack: false, recv: None };
             self.ack(msn);
         }
+        landing
     }
 
     fn landed(&mut self, qp: &SoftQp, link: &Link, mut landing: Landing) {

@@ -5,7 +5,7 @@ use std::{io, net::TcpStream, os::fd::AsRawFd};
 /// Option `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// Minimum value that Linux accepts.
-const LONGEST_PAUSE_MS: libc::c_int = 1000;
+const MAX_PAUSE_MS: libc::c_int = 1000;
 
 /// Limits the retransmission interval of a stream to one second. By default each interval is
 /// twice the previous one: after an outage of five seconds the stream stays silent for up to five
@@ -14,7 +14,7 @@ const LONGEST_PAUSE_MS: libc::c_int = 1000;
 /// # Errors
 /// The kernel does not support the option.
 pub(crate) fn try_often(stream: &TcpStream) -> io::Result<()> {
-    let pause = LONGEST_PAUSE_MS;
+    let pause = MAX_PAUSE_MS;
     // SAFETY: the option's value is an int of the given length that outlives the call.
     let set = unsafe {
         libc::setsockopt(

@@ -1,5 +1,5 @@
-//! Loom models of parking and waiting: exactly one ring for each parked call that a thread waits
-//! for.
+//! Loom models of parking and waiting: exactly one notification of the host for each parked call
+//! that a thread waits for.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ struct Session {
     /// State of the call table: a call is in flight, a thread waits.
     book: Mutex<(bool, bool)>,
     parked: ParkedCalls,
-    rung: AtomicU32,
+    notifications: AtomicU32,
 }
 
 impl Session {
     fn collect_parked(&self) {
         self.parked.scan(true, |_| {
-            self.rung.fetch_add(1, Ordering::Relaxed);
+            self.notifications.fetch_add(1, Ordering::Relaxed);
             true
         });
     }
@@ -50,7 +50,7 @@ impl Session {
 /// Catches a parker that checks for waiters before it records the call, and a waiter that scans
 /// before it registers.
 #[test]
-fn a_parked_call_with_a_waiter_is_rung_once() {
+fn the_host_is_notified_once_of_a_parked_call_with_a_waiter() {
     check(None, || {
         let session = Arc::new(Session::default());
         let starter = Arc::clone(&session);
@@ -58,7 +58,7 @@ fn a_parked_call_with_a_waiter_is_rung_once() {
         let waits = session.finish();
         starter.join().unwrap();
         let parked = session.parked.count();
-        assert_eq!(session.rung.load(Ordering::Relaxed), u32::from(waits));
+        assert_eq!(session.notifications.load(Ordering::Relaxed), u32::from(waits));
         assert_eq!(parked, usize::from(!waits));
     });
 }
@@ -73,13 +73,13 @@ fn an_answer_is_taken_once() {
         let other = Arc::clone(&session);
         let scan = |session: &Session| {
             session.parked.scan(false, |_| {
-                session.rung.fetch_add(1, Ordering::Relaxed);
+                session.notifications.fetch_add(1, Ordering::Relaxed);
                 true
             })
         };
         let other = go(move || scan(&other));
         scan(&session);
         other.join().unwrap();
-        assert_eq!((session.rung.load(Ordering::Relaxed), session.parked.count()), (2, 0));
+        assert_eq!((session.notifications.load(Ordering::Relaxed), session.parked.count()), (2, 0));
     });
 }

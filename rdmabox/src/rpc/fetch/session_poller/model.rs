@@ -66,21 +66,22 @@ impl Host {
         host
     }
 
-    /// Handles a ring for a slot like a thread of the host.
-    fn rung(&self, slot: usize) {
+    /// Handles a notification of a slot like a thread of the host.
+    fn handle_notification(&self, slot: usize) {
         self.session.serve_slot(slot);
         self.watch.wake(&self.session);
         self.watch.run(&mut (), &Nothing);
     }
 
-    /// Makes a call without waiting for the answer. The calling thread also executes its ring.
+    /// Makes a call without waiting for the answer. The calling thread also handles its
+    /// notification.
     fn call(&self, slot: usize, fenced: bool) {
         self.session.requests[slot].store(1, Ordering::Release);
         if fenced {
             fence_after_request();
         }
         if self.session.asleep.load(Ordering::Relaxed) == 1 {
-            self.rung(slot);
+            self.handle_notification(slot);
         }
     }
 
@@ -113,7 +114,7 @@ fn a_call_and_a_host_that_goes_to_sleep(fenced: bool) {
 }
 
 #[test]
-fn a_request_is_found_or_rung_for() {
+fn the_host_finds_a_request_or_is_notified_of_it() {
     a_call_and_a_host_that_goes_to_sleep(true);
 }
 
@@ -124,7 +125,7 @@ fn without_the_clients_fence_a_call_may_wait_forever() {
 }
 
 #[test]
-fn two_clients_ring_and_none_is_left() {
+fn two_clients_notify_the_host_and_none_is_left() {
     check(Some(2), || {
         let host = Host::new();
         let other = go({

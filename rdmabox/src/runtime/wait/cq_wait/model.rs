@@ -1,4 +1,4 @@
-//! Loom models of the token of a completion queue.
+//! Loom models of the lead of a completion queue.
 
 use std::{collections::VecDeque, sync::LazyLock};
 
@@ -134,7 +134,7 @@ fn later() -> Instant {
 }
 
 /// Checks that every waiting thread is served, by itself or by another, and that each leader passes
-/// the token. Catches a thread that parks although no thread polls: a missed entry, a missed token,
+/// the lead. Catches a thread that parks although no thread polls: a missed entry, a missed lead,
 /// or a wrong choice of waiter.
 fn all_waiters_are_served(waiting: usize) {
     let shared = Shared::new();
@@ -186,10 +186,10 @@ fn late_completions_reach_all_waiters() {
     });
 }
 
-/// A leader that times out leaves, and another waiter takes over. Catches a token that is
-/// released but not passed.
+/// A leader that times out leaves, and another waiter takes over. Catches a lead that is released
+/// but not passed.
 #[test]
-fn a_leader_that_times_out_passes_the_token() {
+fn a_leader_that_times_out_passes_the_lead() {
     check(Some(3), || {
         let shared = Shared::new();
         // The card never completes this one.
@@ -230,7 +230,7 @@ fn a_request_failed_without_a_completion_ends_the_wait() {
 }
 
 /// `poll_until_empty` serves the requests that it finds, or leaves it to the leader. A thread that
-/// parked meanwhile gets the token. Catches a missing pass of the token.
+/// parked meanwhile gets the lead. Catches a missing pass of the lead.
 #[test]
 fn poll_until_empty_leaves_no_waiter_parked() {
     check(Some(3), || {

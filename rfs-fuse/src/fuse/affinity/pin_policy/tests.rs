@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::{PinTarget::One, *};
+use crate::fuse::affinity::overlap::Samples;
 
 const A: u32 = 11;
 const B: u32 = 12;

@@ -25,12 +25,12 @@ use super::{
 };
 
 /// Least limit of a trace in bytes. A smaller file would have hardly a request.
-const LEAST_LIMIT: u64 = 16 << 10;
+const MIN_LIMIT: u64 = 16 << 10;
 
 /// Parses the limit of a trace.
 pub(crate) fn parse_limit(text: &str) -> Result<u64, String> {
     let bytes = byte_size::parse(text).map_err(|e| e.to_string())?;
-    if bytes < LEAST_LIMIT { Err("it has to be 16K or more".into()) } else { Ok(bytes) }
+    if bytes < MIN_LIMIT { Err("it has to be 16K or more".into()) } else { Ok(bytes) }
 }
 
 /// A recording cannot start.

@@ -16,7 +16,7 @@ const BLOCK: usize = 4096;
 /// Blocks per file.
 const BLOCKS: usize = 24;
 /// Maximum number of blocks of one operation.
-const MOST: usize = 6;
+const MAX_BLOCKS: usize = 6;
 
 /// A thread's file. For each block the possible contents: the last acknowledged write, and failed
 /// writes since then.
@@ -61,7 +61,7 @@ fn work(client: &Client, number: usize, seed: u64) -> (File, usize) {
     let mut failed = 0;
     for step in 0..OPERATIONS {
         let first = random.index(BLOCKS);
-        let blocks = 1 + random.index(MOST.min(BLOCKS - first));
+        let blocks = 1 + random.index(MAX_BLOCKS.min(BLOCKS - first));
         if random.index(2) == 0 {
             let byte = (step % 255) as u8 + 1;
             let outcome = client.writes.write(ino, (first * BLOCK) as u64, &vec![byte; blocks * BLOCK]);

@@ -33,7 +33,7 @@ pub(crate) trait Registry: fmt::Debug + Send + Sync {
     fn place(&self) -> Option<String>;
 
     /// Takes the pool for this server. `now` is a time in milliseconds. The epoch of the view is
-    /// higher than those of all earlier servers, as far as the registry knows them.
+    /// higher than those of all previous servers, as far as the registry knows them.
     ///
     /// # Errors
     /// Another server has the pool, or the registry cannot be used.

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use crate::peer::Fetches;
 
 /// Longest latency that is told from others: one minute.
-const LONGEST_NS: u64 = 60_000_000_000;
+const MAX_LATENCY_NS: u64 = 60_000_000_000;
 
 /// The counts of a run, of the machine or of a simulation.
 #[derive(Clone, Debug)]
@@ -22,13 +22,13 @@ pub(crate) struct Sample {
 
 impl Sample {
     pub(crate) fn new() -> Sample {
-        let latencies = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("bounds that fit");
+        let latencies = Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3).expect("bounds that fit");
         Sample { latencies, fetches: Fetches::default(), duration: Duration::ZERO }
     }
 
     /// Records a request.
     pub(crate) fn record(&mut self, latency: Duration) {
-        self.latencies.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LONGEST_NS));
+        self.latencies.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(MAX_LATENCY_NS));
     }
 
     /// Records READs of replies.

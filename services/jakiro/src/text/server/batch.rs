@@ -1,6 +1,6 @@
 //! The connections with new input, and the exchange of their commands for answers.
 //!
-//! Input comes into one arena of the worker. A connection gets a buffer of its own only for an
+//! Input comes into one buffer of the worker. A connection gets a buffer of its own only for an
 //! incomplete command. The commands of all connections go to the store together.
 //!
 //! # Concurrency
@@ -23,9 +23,9 @@ use crate::text::{
 
 /// Bytes that one call reads from a connection.
 const READ: usize = 64 << 10;
-/// Length of the arena.
-const ARENA: usize = 256 << 10;
-/// Bytes of the arena that the input of a connection must find.
+/// Length of the buffer of a worker.
+const BUFFER: usize = 256 << 10;
+/// Bytes of the buffer that the input of a connection must find.
 const MIN_READ: usize = 8 << 10;
 /// Length of answers after which they are sent before further commands are carried out.
 const OUTPUT: usize = 256 << 10;
@@ -33,7 +33,7 @@ const OUTPUT: usize = 256 << 10;
 /// The place of an input.
 #[derive(Clone, Debug)]
 enum Source {
-    Arena(Range<usize>),
+    Buffer(Range<usize>),
     /// The input of the connection.
     Own,
 }
@@ -41,7 +41,7 @@ enum Source {
 /// A connection with input.
 #[derive(Debug)]
 struct Ready {
-    token: usize,
+    id: usize,
     source: Source,
     /// The parser after the commands of the plan.
     parser: Parser,
@@ -58,14 +58,14 @@ struct Ready {
 /// A connection that is to be served further.
 #[derive(Debug)]
 pub(super) struct Settled {
-    pub(super) token: usize,
+    pub(super) id: usize,
     /// The command that ended the plan. `None` if the plan was left before.
     pub(super) stop: Option<Stop>,
 }
 
 #[derive(Debug)]
 pub(super) struct Batch {
-    arena: Box<[u8]>,
+    buffer: Box<[u8]>,
     at: usize,
     ready: Vec<Ready>,
     plan: Plan<'static>,
@@ -80,7 +80,7 @@ pub(super) struct Batch {
 impl Batch {
     pub(super) fn new() -> Batch {
         Batch {
-            arena: vec![0; ARENA].into_boxed_slice(),
+            buffer: vec![0; BUFFER].into_boxed_slice(),
             at: 0,
             ready: Vec::new(),
             plan: Plan::default(),
@@ -98,36 +98,36 @@ impl Batch {
 
     /// Returns true if the next input may find too little space.
     pub(super) fn is_full(&self) -> bool {
-        self.arena.len() - self.at < MIN_READ
+        self.buffer.len() - self.at < MIN_READ
     }
 
     /// Reads from a connection, and adds it to the batch if there is input.
-    pub(super) fn read(&mut self, token: usize, connection: &mut Connection) -> Result<(), Gone> {
+    pub(super) fn read(&mut self, id: usize, connection: &mut Connection) -> Result<(), Gone> {
         let (source, count) = if connection.input.is_empty() {
-            let end = self.arena.len().min(self.at + READ);
-            let count = connection.read(&mut self.arena[self.at..end])?;
+            let end = self.buffer.len().min(self.at + READ);
+            let count = connection.read(&mut self.buffer[self.at..end])?;
             let range = self.at..self.at + count;
             self.at = range.end;
-            (Source::Arena(range), count)
+            (Source::Buffer(range), count)
         } else {
             (Source::Own, connection.read_more()?)
         };
         self.bytes_read += count;
         if count > 0 {
-            self.push(token, connection, source);
+            self.push(id, connection, source);
         }
         Ok(())
     }
 
     /// Adds a connection whose input has come before.
-    pub(super) fn rejoin(&mut self, token: usize, connection: &mut Connection) {
-        self.push(token, connection, Source::Own);
+    pub(super) fn rejoin(&mut self, id: usize, connection: &mut Connection) {
+        self.push(id, connection, Source::Own);
     }
 
-    fn push(&mut self, token: usize, connection: &mut Connection, source: Source) {
+    fn push(&mut self, id: usize, connection: &mut Connection, source: Source) {
         connection.is_ready = true;
         self.ready.push(Ready {
-            token,
+            id,
             source,
             parser: connection.parser,
             used: 0,
@@ -152,7 +152,7 @@ impl Batch {
         let mut plan = mem::take(&mut self.plan).recycle();
         self.parts.clear();
         for ready in &mut self.ready {
-            let input = input(&self.arena, connections, ready);
+            let input = input(&self.buffer, connections, ready);
             let (steps, requests) = (plan.steps.len(), plan.requests.len());
             let held = &mut ready.input_room;
             let has_room = |needed| needed <= SMALL || shared.room.resize(held, needed);
@@ -180,10 +180,10 @@ impl Batch {
         shared.count(mem::take(&mut self.bytes_read), written);
         let mut all = mem::take(&mut self.ready);
         for (place, ready) in all.drain(..).enumerate() {
-            let token = ready.token;
+            let id = ready.id;
             match self.settle(connections, ready, place, shared) {
-                Ok(stop) => settled.push(Settled { token, stop }),
-                Err(Gone) => connections.close(token),
+                Ok(stop) => settled.push(Settled { id, stop }),
+                Err(Gone) => connections.close(id),
             }
         }
         self.ready = all;
@@ -200,8 +200,8 @@ impl Batch {
     ) -> Result<Option<Stop>, Gone> {
         let (mut parser, mut used, mut stop) = (ready.parser, ready.used, Some(ready.stop));
         if ready.left > 0 {
-            let input = input(&self.arena, connections, &ready);
-            let before = connections.get(ready.token).ok_or(Gone)?.parser;
+            let input = input(&self.buffer, connections, &ready);
+            let before = connections.get(ready.id).ok_or(Gone)?.parser;
             (parser, used) = plan::replay(
                 before,
                 input,
@@ -210,7 +210,7 @@ impl Batch {
             );
             stop = None;
         }
-        let connection = connections.get_mut(ready.token).ok_or(Gone)?;
+        let connection = connections.get_mut(ready.id).ok_or(Gone)?;
         connection.is_ready = false;
         connection.input_room = ready.input_room;
         if ready.is_gone {
@@ -220,8 +220,8 @@ impl Batch {
         connection.needed = if let Some(Stop::Incomplete(needed)) = stop { needed } else { 1 };
         match ready.source {
             Source::Own => drop(connection.input.drain(..used)),
-            Source::Arena(range) => {
-                let rest = &self.arena[range][used..];
+            Source::Buffer(range) => {
+                let rest = &self.buffer[range][used..];
                 let wanted = connection.needed.max(rest.len());
                 if wanted > SMALL && (wanted..2 * wanted).contains(&self.spare.capacity()) {
                     connection.input = mem::take(&mut self.spare);
@@ -257,7 +257,7 @@ impl Ready {
         if bytes.is_empty() || self.is_gone {
             return;
         }
-        match connections.get(self.token).ok_or(Gone).and_then(|connection| connection.send(bytes)) {
+        match connections.get(self.id).ok_or(Gone).and_then(|connection| connection.send(bytes)) {
             Ok(count) => self.unsent.extend_from_slice(&bytes[count..]),
             Err(Gone) => self.is_gone = true,
         }
@@ -265,9 +265,9 @@ impl Ready {
 }
 
 /// Returns the input of a connection.
-fn input<'a>(arena: &'a [u8], connections: &'a Connections, ready: &Ready) -> &'a [u8] {
+fn input<'a>(buffer: &'a [u8], connections: &'a Connections, ready: &Ready) -> &'a [u8] {
     match &ready.source {
-        Source::Arena(range) => &arena[range.clone()],
-        Source::Own => connections.get(ready.token).map_or(&[], |connection| &connection.input),
+        Source::Buffer(range) => &buffer[range.clone()],
+        Source::Own => connections.get(ready.id).map_or(&[], |connection| &connection.input),
     }
 }

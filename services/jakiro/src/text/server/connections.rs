@@ -44,44 +44,44 @@ impl Connections {
         }
     }
 
-    pub(super) fn get(&self, token: usize) -> Option<&Connection> {
-        self.slab.get(token)
+    pub(super) fn get(&self, id: usize) -> Option<&Connection> {
+        self.slab.get(id)
     }
 
-    pub(super) fn get_mut(&mut self, token: usize) -> Option<&mut Connection> {
-        self.slab.get_mut(token)
+    pub(super) fn get_mut(&mut self, id: usize) -> Option<&mut Connection> {
+        self.slab.get_mut(id)
     }
 
     /// Adds a connection that the acceptor has admitted.
     pub(super) fn insert(&mut self, socket: OwnedFd) {
-        let token = self.slab.insert(Connection::new(socket));
-        let data = EventData::new_u64(token as u64);
-        if let Err(error) = epoll::add(&self.epoll, &self.slab[token].socket, data, EventFlags::IN) {
+        let id = self.slab.insert(Connection::new(socket));
+        let data = EventData::new_u64(id as u64);
+        if let Err(error) = epoll::add(&self.epoll, &self.slab[id].socket, data, EventFlags::IN) {
             log::warn!("cannot wait for a connection of the text protocol: {error}");
-            self.close(token);
+            self.close(id);
         }
     }
 
     /// Closes a connection.
-    pub(super) fn close(&mut self, token: usize) {
-        if let Some(mut connection) = self.slab.try_remove(token) {
+    pub(super) fn close(&mut self, id: usize) {
+        if let Some(mut connection) = self.slab.try_remove(id) {
             connection.release(&self.shared.room);
             self.shared.leave();
         }
     }
 
     /// Waits for space for answers, or for input.
-    pub(super) fn watch(&mut self, token: usize, waits_for_space: bool) {
-        let Some(connection) = self.slab.get_mut(token) else { return };
+    pub(super) fn watch(&mut self, id: usize, waits_for_space: bool) {
+        let Some(connection) = self.slab.get_mut(id) else { return };
         if connection.waits_for_space == waits_for_space {
             return;
         }
         connection.waits_for_space = waits_for_space;
         let flags = if waits_for_space { EventFlags::OUT } else { EventFlags::IN };
-        let data = EventData::new_u64(token as u64);
+        let data = EventData::new_u64(id as u64);
         if let Err(error) = epoll::modify(&self.epoll, &connection.socket, data, flags) {
             log::warn!("cannot wait for a connection of the text protocol: {error}");
-            self.close(token);
+            self.close(id);
         }
     }
 }

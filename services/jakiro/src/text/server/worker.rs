@@ -60,15 +60,15 @@ impl Worker {
 
     /// Serves the connections of events, and those that the last round has left.
     fn round(&mut self, events: &[Event]) {
-        for token in mem::take(&mut self.again) {
-            if let Some(connection) = self.connections.get_mut(token) {
-                self.batch.rejoin(token, connection);
+        for id in mem::take(&mut self.again) {
+            if let Some(connection) = self.connections.get_mut(id) {
+                self.batch.rejoin(id, connection);
             }
         }
         for event in events {
             match event.data.u64() {
                 BELL => self.mailbox.take().into_iter().for_each(|socket| self.connections.insert(socket)),
-                token => self.serve(token as usize),
+                id => self.serve(id as usize),
             }
             if self.batch.is_full() {
                 self.exchange();
@@ -78,26 +78,26 @@ impl Worker {
     }
 
     /// Reads from a connection, or sends answers that it has not taken.
-    fn serve(&mut self, token: usize) {
-        let Some(connection) = self.connections.get_mut(token) else { return };
+    fn serve(&mut self, id: usize) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
         if connection.is_ready {
             return;
         }
         if !connection.has_output() {
-            if self.batch.read(token, connection).is_err() {
-                self.connections.close(token);
+            if self.batch.read(id, connection).is_err() {
+                self.connections.close(id);
             }
             return;
         }
         match connection.send_output(&self.shared.room) {
             Ok(true) if !connection.ends => {
                 if !connection.input.is_empty() {
-                    self.batch.rejoin(token, connection);
+                    self.batch.rejoin(id, connection);
                 }
-                self.connections.watch(token, false);
+                self.connections.watch(id, false);
             }
             Ok(false) => {}
-            Ok(true) | Err(_) => self.connections.close(token),
+            Ok(true) | Err(_) => self.connections.close(id),
         }
     }
 
@@ -108,19 +108,19 @@ impl Worker {
         }
         self.batch.exchange(&mut self.connections, &self.shared, &mut self.settled);
         let mut settled = mem::take(&mut self.settled);
-        for Settled { token, stop } in settled.drain(..) {
-            let text = self.carry_out(token, stop);
-            self.finish(token, text);
+        for Settled { id, stop } in settled.drain(..) {
+            let text = self.carry_out(id, stop);
+            self.finish(id, text);
         }
         self.settled = settled;
     }
 
     /// Carries a command out that concerns all items. Returns its answer.
-    fn carry_out(&mut self, token: usize, stop: Option<Stop>) -> String {
+    fn carry_out(&mut self, id: usize, stop: Option<Stop>) -> String {
         match stop {
             None | Some(Stop::Incomplete(_)) => String::new(),
             Some(Stop::Close) => {
-                if let Some(connection) = self.connections.get_mut(token) {
+                if let Some(connection) = self.connections.get_mut(id) {
                     connection.ends = true;
                 }
                 String::new()
@@ -134,8 +134,8 @@ impl Worker {
     }
 
     /// Sends the last answer of an exchange, and decides on the next event of the connection.
-    fn finish(&mut self, token: usize, text: String) {
-        let Some(connection) = self.connections.get_mut(token) else { return };
+    fn finish(&mut self, id: usize, text: String) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
         let sent = match connection.has_output() || text.is_empty() {
             true => Ok(0),
             false => connection.send(text.as_bytes()),
@@ -147,11 +147,11 @@ impl Worker {
         let has_output = connection.has_output();
         let is_left = connection.needed <= connection.input.len();
         if kept.is_err() || (connection.ends && !has_output) {
-            self.connections.close(token);
+            self.connections.close(id);
         } else if has_output {
-            self.connections.watch(token, true);
+            self.connections.watch(id, true);
         } else if is_left {
-            self.again.push(token);
+            self.again.push(id);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Small allocations in paged memory.
 //!
-//! All small allocations share one mapping, the arena. Its bookkeeping is in local memory, so
-//! neither `malloc` nor `free` touches a page of the arena.
+//! All small allocations share one mapping, the heap. Its bookkeeping is in local memory, so
+//! neither `malloc` nor `free` touches a page of the heap.
 //!
 //! Allocations that libc and the loader make for themselves stay with libc, because threads of the
 //! pager read them. Examples are lists of loaded libraries, and thread-local storage. The address
@@ -30,9 +30,9 @@ pub(crate) use self::classes::MAX as MAX_SMALL;
 use self::{callers::Caller, classes::Class, slabs::Slabs};
 use crate::{state, sys, threads};
 
-/// Length of the arena to make; zero if small allocations are not paged.
+/// Length of the heap to make; zero if small allocations are not paged.
 static CAPACITY: AtomicUsize = AtomicUsize::new(0);
-/// The addresses of the arena; zero if there is none. A child of `fork` keeps those of its parent,
+/// The addresses of the heap; zero if there is none. A child of `fork` keeps those of its parent,
 /// where it has a mapping without access.
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
@@ -56,7 +56,7 @@ fn slabs() -> MutexGuard<'static, Slabs> {
     SLABS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Pages small allocations, in an arena of `capacity` bytes.
+/// Pages small allocations, in a heap of `capacity` bytes.
 pub(crate) fn configure(capacity: usize) {
     callers::find_libraries();
     CAPACITY.store(capacity, Ordering::Relaxed);
@@ -70,7 +70,7 @@ pub(crate) fn allocate(size: usize, alignment: usize, caller: Caller) -> Option<
     }
     let class = Class::of(size, alignment)?;
     if START.load(Ordering::Acquire) == 0 {
-        make_arena(capacity)?;
+        make_heap(capacity)?;
     }
     let _inside = threads::enter()?;
     let Some((offset, is_new)) = slabs().allocate(class) else {
@@ -80,8 +80,8 @@ pub(crate) fn allocate(size: usize, alignment: usize, caller: Caller) -> Option<
     Some(Block { address: START.load(Ordering::Acquire) + offset, is_new })
 }
 
-/// Maps the arena, unless another thread has.
-fn make_arena(capacity: usize) -> Option<()> {
+/// Maps the heap, unless another thread has.
+fn make_heap(capacity: usize) -> Option<()> {
     let mut locked = state::lock()?;
     if START.load(Ordering::Acquire) != 0 {
         return Some(());
@@ -98,13 +98,13 @@ fn make_arena(capacity: usize) -> Option<()> {
     Some(())
 }
 
-/// Returns the offset of an address in the arena.
+/// Returns the offset of an address in the heap.
 fn offset(address: usize) -> Option<usize> {
     let start = START.load(Ordering::Acquire);
     (start != 0 && (start..END.load(Ordering::Relaxed)).contains(&address)).then(|| address - start)
 }
 
-/// Frees memory. Returns false if it is not in the arena.
+/// Frees memory. Returns false if it is not in the heap.
 pub(crate) fn free(address: usize) -> bool {
     offset(address).is_some_and(|offset| {
         slabs().free(offset);
@@ -112,7 +112,7 @@ pub(crate) fn free(address: usize) -> bool {
     })
 }
 
-/// Returns the length of an allocation in the arena.
+/// Returns the length of an allocation in the heap.
 pub(crate) fn len_at(address: usize) -> Option<usize> {
     offset(address).map(|offset| slabs().len_at(offset))
 }
@@ -127,7 +127,7 @@ pub(crate) extern "C" fn after_fork_in_parent() {
     drop(FORKING.take().map(ManuallyDrop::into_inner));
 }
 
-/// Releases the lock in the child, which cannot use the arena. It may still free blocks there.
+/// Releases the lock in the child, which cannot use the heap. It may still free blocks there.
 pub(crate) extern "C" fn after_fork_in_child() {
     CAPACITY.store(0, Ordering::Relaxed);
     let start = START.load(Ordering::Acquire);
@@ -137,7 +137,7 @@ pub(crate) extern "C" fn after_fork_in_child() {
     after_fork_in_parent();
 }
 
-/// Takes the addresses of the arena in a child of `fork`, where they are free. Otherwise another
+/// Takes the addresses of the heap in a child of `fork`, where they are free. Otherwise another
 /// mapping could come to lie there, and `free` would take its memory for small blocks.
 fn reserve(range: Range<usize>) {
     let protection = libc::PROT_NONE as usize;

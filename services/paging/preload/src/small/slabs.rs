@@ -1,4 +1,4 @@
-//! Blocks of an arena. A slab of 1 MiB has blocks of one class.
+//! Blocks of a heap. A slab of 1 MiB has blocks of one class.
 //!
 //! Invariant: a block is allocated, or in the list of free blocks of its class, or behind the last
 //! used block of its slab.
@@ -22,7 +22,7 @@ struct Blocks {
     fresh: (usize, usize),
 }
 
-/// The blocks of an arena, by their offsets.
+/// The blocks of a heap, by their offsets.
 #[derive(Debug)]
 pub(super) struct Slabs {
     capacity: usize,
@@ -32,18 +32,18 @@ pub(super) struct Slabs {
 }
 
 impl Slabs {
-    /// Makes the bookkeeping of an arena without memory.
+    /// Makes the bookkeeping of a heap without memory.
     pub(super) const fn new() -> Slabs {
         const NONE: Blocks = Blocks { free: Vec::new(), fresh: (0, 0) };
         Slabs { capacity: 0, slabs: Vec::new(), classes: [NONE; COUNT] }
     }
 
-    /// Gives the arena its memory. Offsets fit into 32 bits in units of [`GRAIN`].
+    /// Gives the heap its memory. Offsets fit into 32 bits in units of [`GRAIN`].
     pub(super) fn begin(&mut self, capacity: usize) {
         self.capacity = capacity.min((u32::MAX as usize) * GRAIN);
     }
 
-    /// Allocates a block. Returns its offset, and true if it was never used. `None` if the arena is
+    /// Allocates a block. Returns its offset, and true if it was never used. `None` if the heap is
     /// full.
     pub(super) fn allocate(&mut self, class: Class) -> Option<(usize, bool)> {
         let blocks = &mut self.classes[class.number()];
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_arena_allocates_again_after_a_free() {
+    fn a_full_heap_allocates_again_after_a_free() {
         let mut slabs = Slabs::new();
         let class = Class::of(1000, 1).expect("small");
         assert_eq!(slabs.allocate(class), None);

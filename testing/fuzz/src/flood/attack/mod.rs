@@ -31,7 +31,7 @@ use super::{
     members,
     target::{Flood, GRACE},
 };
-use crate::{driver::MOST_GROWTH, usage::Usage};
+use crate::{driver::MAX_GROWTH, usage::Usage};
 use attack_run::{AttackRun, Steps};
 pub use kind::{ATTACKS, Attack};
 
@@ -95,7 +95,7 @@ impl Flood {
         let (clients, slowest) = probes.map_err(|e| e.during(attack))?;
         let Steps { taken, refused } = steps?;
         let peak = Usage::peak(&self.watched())?;
-        if peak > before.memory + MOST_GROWTH {
+        if peak > before.memory + MAX_GROWTH {
             return Err(Failure::Grown { before: before.memory, peak }.during(attack));
         }
         self.settled(Some(before)).map_err(|e| e.during(attack))?;

@@ -9,7 +9,7 @@ use super::{Act, Id, Path, ROOT, Resolved, State};
 use crate::concurrent::operation::{Op, Renaming};
 
 /// The most combinations of earlier names that one operation is tried with.
-const MOST_WAYS: usize = 64;
+const MAX_WAYS: usize = 64;
 
 /// A name as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl State {
                 way.push(one);
                 way
             }));
-            ways.truncate(MOST_WAYS);
+            ways.truncate(MAX_WAYS);
         }
         let mut all = Vec::new();
         for way in &ways[1..] {

@@ -120,7 +120,7 @@ impl Tenure {
             }
         }
         let mut view = found.view.take().unwrap_or_default().view;
-        // Tickets of earlier servers are void, also if this machine's clock is behind.
+        // Tickets of previous servers are void, also if this machine's clock is behind.
         view.epoch = now.max(view.epoch + 1);
         let mut state = self.state.lock();
         state.view = view.clone();
