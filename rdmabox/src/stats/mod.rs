@@ -251,7 +251,7 @@ counters! {
     call_doorbells,
     /// Calls whose reply the client fetched from the host's memory.
     calls_fetched,
-    /// Calls by fetching of which the client notified the host, because it slept or was slow.
+    /// Calls by fetching of which the client notified the host, because the host slept or was slow.
     calls_rung,
     /// Fetches of replies: READs including those that came too early, or replies taken from mapped
     /// memory.

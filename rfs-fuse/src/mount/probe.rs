@@ -6,7 +6,7 @@
 //! mount. It starts itself again as a probe.
 //!
 //! # Concurrency
-//! The probe is a child process. A thread `probe` waits for its end. Takes no locks.
+//! The probe is a child process. A thread `mount-probe` waits for its end. Takes no locks.
 
 use std::{
     ffi::OsStr,
@@ -89,7 +89,7 @@ fn wait_for(mut child: Child, limit: Duration) -> Option<io::Result<()>> {
     let (done, wait) = mpsc::channel();
     // The thread reaps the child. It waits for no file system, so it cannot block the end of this
     // process.
-    thread::Builder::new().name("probe".into()).spawn(move || done.send(child.wait()).ok()).ok()?;
+    thread::Builder::new().name("mount-probe".into()).spawn(move || done.send(child.wait()).ok()).ok()?;
     let status = wait.recv_timeout(limit).ok()?;
     Some(status.and_then(|status| match status.code() {
         Some(0) => Ok(()),

@@ -37,7 +37,7 @@ impl Runtime {
     /// Executes a request. Returns `None` if that is impossible now: nothing happened, and the
     /// caller has to submit the request.
     #[inline]
-    pub(crate) fn execute_mapped(&self, op: &mut DirectOp<'_>) -> Option<Result<(), RequestError>> {
+    pub(crate) fn execute_one_mapped(&self, op: &mut DirectOp<'_>) -> Option<Result<(), RequestError>> {
         // A `RequestError` is much larger than an attempt, so it is built only on failure.
         match self.try_execute(op) {
             ExecuteAttempt::NotPossible => None,

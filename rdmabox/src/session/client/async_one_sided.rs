@@ -40,7 +40,7 @@ impl Session {
         // request.
         if !in_callback()
             && let Some(result) =
-                self.shared.runtime.execute_mapped(&mut DirectOp::Write { remote, data: data.bytes() })
+                self.shared.runtime.execute_one_mapped(&mut DirectOp::Write { remote, data: data.bytes() })
         {
             return match result {
                 Ok(()) => Transfer::done(data),
@@ -69,7 +69,7 @@ impl Session {
         }
         if !in_callback()
             && let Some(result) =
-                self.shared.runtime.execute_mapped(&mut DirectOp::Read { remote, out: out.bytes_mut() })
+                self.shared.runtime.execute_one_mapped(&mut DirectOp::Read { remote, out: out.bytes_mut() })
         {
             return match result {
                 Ok(()) => Transfer::done(out),

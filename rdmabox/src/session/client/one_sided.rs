@@ -157,7 +157,7 @@ impl Session {
     /// [`RequestError`] explains each error.
     pub fn write(&self, remote: RemoteAddr, data: &[u8]) -> Result<(), RequestError> {
         self.check([(remote, data.len())].into_iter())?;
-        let direct = self.shared.runtime.execute_mapped(&mut DirectOp::Write { remote, data });
+        let direct = self.shared.runtime.execute_one_mapped(&mut DirectOp::Write { remote, data });
         direct.unwrap_or_else(|| self.write_vectored(&[(remote, data)]))
     }
 
@@ -167,7 +167,7 @@ impl Session {
     /// As for [`write`](Self::write). The content of `out` is then unspecified.
     pub fn read(&self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), RequestError> {
         self.check([(remote, out.len())].into_iter())?;
-        let direct = self.shared.runtime.execute_mapped(&mut DirectOp::Read { remote, out: &mut *out });
+        let direct = self.shared.runtime.execute_one_mapped(&mut DirectOp::Read { remote, out: &mut *out });
         direct.unwrap_or_else(|| self.read_vectored(&mut [(remote, out)]))
     }
 
@@ -348,7 +348,7 @@ impl Session {
     ) -> Result<usize, RequestError> {
         let mut over = 0;
         for mut step in steps {
-            match self.shared.runtime.execute_mapped(&mut step) {
+            match self.shared.runtime.execute_one_mapped(&mut step) {
                 Some(Ok(())) => over += 1,
                 Some(Err(e)) => return Err(e),
                 None => break,

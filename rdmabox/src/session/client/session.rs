@@ -2,7 +2,8 @@
 //!
 //! [`Session`] validates arguments, splits long transfers into work requests of the device's
 //! maximum length, and passes requests to the [`Runtime`] and calls to the [`RpcClient`]. The
-//! methods of each front door stand in a file of their own: `one_sided`, `started`, `calls`.
+//! methods of each front door stand in a file of their own: `one_sided`,
+//! `async_one_sided`, `calls`.
 //!
 //! # Concurrency
 //! All methods may be called by any thread; this module takes no locks. Blocking methods return

@@ -134,7 +134,8 @@ fn an_answer_at_once_or_before_the_call_returns_is_one_as_well() {
     });
 }
 
-/// More than there are slots for calls (16), and more than late replies that go at a time.
+/// More than there are slots for calls (16), and more than the deferred replies in flight at a
+/// time.
 const MANY: usize = 40;
 
 #[test]

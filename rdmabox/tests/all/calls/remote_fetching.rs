@@ -240,10 +240,10 @@ fn every_call_has_its_own_answer_with_any_number_of_threads() {
             }
             let stats = session.stats();
             assert_eq!((stats.calls, stats.errors), (60 * (1 + 2 + 3 + 7 + 16 + 24), 0));
-            // Every call was fetched or notified, and some may be counted as both.
+            // The client fetched the reply of every call or notified the host, or both.
             assert!(stats.calls_fetched + stats.calls_rung >= stats.calls, "{stats:?}");
             println!(
-                "{}: of {} calls with {polling} {} were fetched, {} notified",
+                "{}: of {} calls with {polling} {} were fetched, {} with a notification",
                 f.options.provider.unwrap(),
                 stats.calls,
                 stats.calls_fetched,

@@ -170,7 +170,7 @@ fn a_program_without_redundancy_ends_by_sigbus_with_its_only_lender() {
         let [line] = &errors[..] else { panic!("one line: {errors:?}") };
         let address = &lenders.lenders[0].1;
         assert!(line.starts_with(&format!("rfs-paging: lender {address} is lost: ")), "{line}");
-        assert!(line.ends_with(" pages are lost with it, and 0 servers are left"), "{line}");
+        assert!(line.ends_with(" pages are lost with it, and 0 lenders are left"), "{line}");
         assert!(!line.contains("; 0 pages"), "{line}");
     }
 }

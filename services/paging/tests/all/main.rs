@@ -2,7 +2,7 @@
 //!
 //! A module is a topic. Each test must stand other tests beside it in its process, as `cargo test`
 //! runs them. nextest gives each test its own process.
-//! `follow` looks at all fault threads of its process, and `swap` ends all swap areas of the
+//! `core_sharing` looks at all fault threads of its process, and `swap` ends all swap areas of the
 //! machine: they are programs of their own.
 
 mod loss;

@@ -151,7 +151,7 @@ impl Session {
         // In a callback, inline execution could recurse: each callback could start the next
         // request.
         if !in_callback()
-            && let Some(result) = self.shared.runtime.execute_mapped(&mut direct(&mut old))
+            && let Some(result) = self.shared.runtime.execute_one_mapped(&mut direct(&mut old))
         {
             return match result {
                 Ok(()) => Transfer::done(old),

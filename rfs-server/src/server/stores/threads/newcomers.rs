@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Interval at which the thread looks for stores. It asks no store and no registry for that.
-const STORE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+const NEWCOMER_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause before another attempt to add a store.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -43,7 +43,7 @@ pub(in crate::server) fn start_newcomers(
     let (stores, dispatcher) = (Arc::clone(stores), Arc::clone(dispatcher));
     let thread = StoreThread::start("rfs-newcomers", "adds stores", move |stopped| {
         let mut newcomers = Newcomers::default();
-        while stopped.recv_timeout(STORE_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        while stopped.recv_timeout(NEWCOMER_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             newcomers.look(&stores, dispatcher.space());
         }
     })?;
