@@ -92,6 +92,7 @@ mod sessions {
     mod killed_mount;
     mod reconnect;
     mod takeover;
+    mod upgrades;
 }
 
 /// The program, and the operations that a mount supports.

@@ -46,8 +46,14 @@ const SHORT_LIFE: Duration = Duration::from_millis(500);
 const SHORT_LIVES: u32 = 5;
 /// First pause after a short life.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Longest wait before the caretaker looks at its state again.
+const SECOND: Duration = Duration::from_secs(1);
 /// Limit for the start of a program that replaces another one.
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// Pause between tries to listen for upgrades, and the number of tries before a warning. Further
+/// tries are a second apart.
+const LISTEN_PAUSE: Duration = Duration::from_millis(20);
+const LISTEN_TRIES: u32 = 100;
 /// Exit code of a program whose main thread has panicked.
 const PANIC: u8 = 101;
 
@@ -83,6 +89,7 @@ struct Caretaker<'a> {
     directory: PathBuf,
     held: Option<Held>,
     listener: Option<UnixListener>,
+    failed_listens: u32,
     upgrade: Option<Upgrade>,
     short_lives: u32,
     /// Signals for the next program that serves.
@@ -134,6 +141,7 @@ pub(in crate::run) fn run<'a>(
         directory,
         held: None,
         listener: None,
+        failed_listens: 0,
         upgrade: None,
         short_lives: 0,
         requests: Vec::new(),
@@ -242,10 +250,11 @@ impl Caretaker<'_> {
     /// Waits for the end of a serving program.
     fn attend(&mut self, program: &mut Program, signals: &mut [(i32, UnixStream)]) -> io::Result<Death> {
         loop {
+            let limit = self.listen();
             let mut files: Vec<PollFd<'_>> = vec![PollFd::new(&program.socket, PollFlags::IN)];
             files.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
             files.extend(self.listener.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
-            poll_a_second(&mut files)?;
+            wait_for_any(&mut files, limit)?;
             let ready: Vec<bool> = files.iter().map(|file| !file.revents().is_empty()).collect();
             self.reap();
             if ready[0] {
@@ -280,9 +289,30 @@ impl Caretaker<'_> {
             }
             let mut files: Vec<PollFd<'_>> = vec![PollFd::new(&process, PollFlags::IN)];
             files.extend(signals.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)));
-            poll_a_second(&mut files)?;
+            wait_for_any(&mut files, SECOND)?;
             self.pass_signals(program, signals);
         }
+    }
+
+    /// Listens for upgrades of the held mount. Returns the time until the next try. The kernel may
+    /// give the device number of an ended mount to this one, while the caretaker of the ended mount
+    /// still listens under that number.
+    fn listen(&mut self) -> Duration {
+        let device = self.held.as_ref().and_then(|held| held.mount.device.as_deref());
+        let (Some(device), None) = (device, &self.listener) else { return SECOND };
+        match listen(device) {
+            Ok(listener) => self.listener = Some(listener),
+            Err(e) => {
+                self.failed_listens += 1;
+                if self.failed_listens < LISTEN_TRIES {
+                    return LISTEN_PAUSE;
+                }
+                if self.failed_listens == LISTEN_TRIES {
+                    log::warn!("no upgrade is possible before rfs-caretaker-{device} is free: {e}");
+                }
+            }
+        }
+        SECOND
     }
 
     /// Forwards signals to a program that serves. A program that is about to continue a mount has
@@ -310,10 +340,7 @@ impl Caretaker<'_> {
         match message {
             Message::Keep { mount, has_lock } => {
                 let lock = if has_lock { descriptors.pop() } else { None };
-                self.listener = mount.device.as_deref().and_then(|device| {
-                    let listening = listen(device);
-                    listening.inspect_err(|e| log::warn!("no upgrade is possible: {e}")).ok()
-                });
+                (self.listener, self.failed_listens) = (None, 0);
                 self.held = Some(Held { mount, descriptors, _lock: lock });
                 // A new mount may have waited for its server, without a limit.
                 program.started = Instant::now();
@@ -374,9 +401,10 @@ impl Caretaker<'_> {
     }
 }
 
-/// Waits for one of the files, at most a second.
-fn poll_a_second(files: &mut [PollFd<'_>]) -> io::Result<()> {
-    match poll(files, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })) {
+/// Waits for one of the files.
+fn wait_for_any(files: &mut [PollFd<'_>], limit: Duration) -> io::Result<()> {
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    match poll(files, Some(&limit)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(e.into()),
     }

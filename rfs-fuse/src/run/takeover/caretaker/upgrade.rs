@@ -30,6 +30,7 @@ use crate::{cli::parse, mount::table};
 const LIMIT: Duration = Duration::from_secs(40);
 /// Time in which the caretaker of a new mount listens.
 const LISTEN_LIMIT: Duration = Duration::from_millis(500);
+const LISTEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Replaces the program that serves a mount by this one. The mount was made with --takeover.
 /// Programs that use the mount wait for a moment
@@ -49,17 +50,24 @@ fn address(device: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("rfs-caretaker-{device}"))
 }
 
-/// Connects to the caretaker of a mount. A new mount may answer before its caretaker listens.
-fn connect(device: &str) -> io::Result<UnixStream> {
-    let (address, begin) = (address(device)?, Instant::now());
+/// Connects to the caretaker of a mount. A new mount may answer before its caretaker listens, which
+/// is then before `end`.
+fn connect(device: &str, end: Instant) -> io::Result<UnixStream> {
+    let address = address(device)?;
     loop {
         match UnixStream::connect_addr(&address) {
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && begin.elapsed() < LISTEN_LIMIT => {
-                thread::sleep(LISTEN_LIMIT / 50);
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < end => {
+                thread::sleep(LISTEN_PAUSE);
             }
             outcome => return outcome,
         }
     }
+}
+
+/// Returns true if the caretaker ended without an answer. It was the caretaker of an ended mount
+/// with the same device number.
+fn has_ended(error: &io::Error) -> bool {
+    [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe].contains(&error.kind())
 }
 
 /// Listens for upgrades of the mount with this device number.
@@ -122,26 +130,33 @@ pub(in crate::run) fn main(arguments: &[OsString]) -> u8 {
     }
 }
 
+/// Asks a caretaker to serve its mount by a program. Returns the line that it answers.
+fn ask(mut stream: &UnixStream, program: &Path) -> io::Result<String> {
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.write_all(&[program.as_os_str().as_bytes(), b"\n"].concat())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(line)
+}
+
 fn upgrade(directory: &Path) -> Result<u32, String> {
     let path = std::path::absolute(directory).map_err(|e| e.to_string())?;
     let entry = table::topmost(&path).ok_or("nothing is mounted there")?;
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-    let mut stream = connect(&entry.device).map_err(|e| match e.kind() {
-        io::ErrorKind::ConnectionRefused => {
-            "the mount has no caretaker: mount with --takeover, as root or as the same user".to_owned()
+    let end = Instant::now() + LISTEN_LIMIT;
+    let line = loop {
+        let stream = connect(&entry.device, end).map_err(|e| match e.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                "the mount has no caretaker: mount with --takeover, as root or as the same user".to_owned()
+            }
+            _ => e.to_string(),
+        })?;
+        check_peer(&stream, entry.user)?;
+        match ask(&stream, &program) {
+            Err(e) if has_ended(&e) && Instant::now() < end => thread::sleep(LISTEN_PAUSE),
+            answered => break answered.map_err(|e| format!("no answer of the caretaker: {e}"))?,
         }
-        _ => e.to_string(),
-    })?;
-    check_peer(&stream, entry.user)?;
-    let ask = || {
-        stream.set_read_timeout(Some(LIMIT))?;
-        stream.write_all(program.as_os_str().as_bytes())?;
-        stream.write_all(b"\n")?;
-        let mut line = String::new();
-        BufReader::new(&stream).read_line(&mut line)?;
-        io::Result::Ok(line)
     };
-    let line = { ask }().map_err(|e| format!("no answer of the caretaker: {e}"))?;
     match line.trim_end().split_once(' ') {
         Some(("ok", pid)) => pid.parse().map_err(|_| format!("the caretaker says {line:?}")),
         Some(("error", why)) => Err(why.to_owned()),
