@@ -53,6 +53,11 @@ fn is_gone(path: &Path) -> bool {
     open == Some(ErrorKind::NotFound) && has_no_name(path)
 }
 
+/// Waits until a file is gone.
+fn goes(path: &Path) -> bool {
+    eventually(|| has_no_name(path)) && is_gone(path)
+}
+
 /// Numbers with the frequencies of Zipf's law.
 struct Zipf(Vec<f64>);
 
@@ -246,9 +251,8 @@ fn an_evicted_file_is_gone_on_all_mounts() {
         for at in 0..4u64 {
             fs::write(a.path(&format!("new-{at}")), pattern(3 * MIB as usize, at)).expect("written");
         }
-        assert!(eventually(|| has_no_name(&b.path("old"))), "over {over:?}: {:?}", counts(&server));
-        assert!(is_gone(&b.path("old")), "over {over:?}");
-        assert!(eventually(|| is_gone(&a.path("old"))), "over {over:?}");
+        assert!(goes(&b.path("old")), "over {over:?}: {:?}", counts(&server));
+        assert!(goes(&a.path("old")), "over {over:?}");
         let names: Vec<_> = fs::read_dir(b.path("")).expect("listed").collect();
         assert!(names.iter().all(|entry| entry.as_ref().expect("an entry").file_name() != "old"));
         assert!(fs::read(b.path("pinned/kept")).expect("read") == pattern(MIB as usize, 5));
@@ -298,13 +302,12 @@ fn old_files_go_by_themselves() {
     fs::write(mount.path("a"), b"one").expect("written");
     let open = File::create(mount.path("open")).expect("a file");
     assert_eq!(fs::read(mount.path("a")).expect("it is young"), b"one");
-    assert!(eventually(|| has_no_name(&mount.path("a"))));
-    assert!(is_gone(&mount.path("a")));
+    assert!(goes(&mount.path("a")));
     let status = counts(&server);
     assert_eq!((status.expired_files, status.evicted_files), (1, 0), "{status:?}");
     assert!(fs::symlink_metadata(mount.path("open")).is_ok(), "it is open");
     drop(open);
-    assert!(eventually(|| has_no_name(&mount.path("open"))));
+    assert!(goes(&mount.path("open")));
     mount.unmount();
 }
 
@@ -325,14 +328,14 @@ fn evicted_files_stay_gone_after_a_restart() {
     setxattr(mount.path("pinned"), "user.rfs.pin", b"", XattrFlags::empty()).expect("pinned");
     fs::write(mount.path("pinned/kept"), value(99)).expect("written");
     (0..8).for_each(|at| write(&mount, at));
-    assert!(eventually(|| has_no_name(&mount.path("v0"))));
+    assert!(goes(&mount.path("v0")));
     mount.unmount();
     let server = server.again(16 * MIB, with_memory);
     let mount = server.mount(Over::Shm, &[]);
     assert!(is_gone(&mount.path("v0")));
     assert!(fs::read(mount.path("v7")).expect("the newest file") == value(7));
     (8..16).for_each(|at| write(&mount, at));
-    assert!(eventually(|| has_no_name(&mount.path("v6"))), "files of the previous server");
+    assert!(goes(&mount.path("v6")), "files of the previous server");
     assert!(fs::read(mount.path("v15")).expect("the newest file") == value(15));
     assert!(fs::read(mount.path("pinned/kept")).expect("it is pinned") == value(99));
     mount.unmount();
