@@ -20,11 +20,17 @@ skip() {
     exit "$not_run_status"
 }
 
-# Prints the script's first comment as its help and exits, if the argument is -h or --help.
+# Prints the script's first comment as its help and exits, if the argument is -h or --help. The
+# script has changed to another directory, so it is found by its name, which no other script of ci/
+# and its folders has.
 help_if_asked() {
     [[ $1 == -h || $1 == --help ]] || return 0
+    local script
     # shellcheck disable=SC2154  # the sourcing script sets root
-    sed -n '2,/^[^#]/{/^# shellcheck/d;/^[^#]/d;s/^# \{0,1\}//p}' "$root/ci/${0##*/}"
+    for script in "$root/ci/${0##*/}" "$root"/ci/*/"${0##*/}"; do
+        [[ ! -f $script ]] || break
+    done
+    sed -n '2,/^[^#]/{/^# shellcheck/d;/^[^#]/d;s/^# \{0,1\}//p}' "$script"
     exit
 }
 

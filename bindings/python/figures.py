@@ -2,7 +2,7 @@
 """Measures files in Python beside the native API, medians of five runs in turn.
 
 Usage: figures.py SOCKET NATIVE. SOCKET is the Unix socket of a server, and NATIVE the example
-`figures` of rfs-native. `ci/native-figures` calls this.
+`figures` of rfs-native. `ci/benchmarks/native-figures` calls this.
 """
 
 import statistics

@@ -1,6 +1,6 @@
 //! Tests of the programs as processes: their output files, their error messages, and that nothing
-//! remains after they end. `rfs-server` and `rfs-fuse` are shell scripts here; `ci/leftovers`
-//! repeats this with the real programs.
+//! remains after they end. `rfs-server` and `rfs-fuse` are shell scripts here;
+//! `ci/trials/leftovers` repeats this with the real programs.
 //!
 //! Own program: the crate has no other, so it is linked once.
 

@@ -1,7 +1,7 @@
 //! Writes the manual pages and the completions of all programs into a directory.
 //!
 //! Usage: `packaging DIR`. `DIR/PROGRAM/` has the files of a program, at their places below the
-//! root of an installed system. `ci/package` puts them into the packages.
+//! root of an installed system. `ci/product/package` puts them into the packages.
 //!
 //! # Concurrency
 //! The main thread.

@@ -1,7 +1,7 @@
 //! Counts the instructions of those parts of the request path that need no device.
 //!
 //! The parts are internal: the feature `internals` makes functions public that use them.
-//! `ci/iai-compare` compares the counts with `iai.baseline`.
+//! `ci/benchmarks/iai-compare` compares the counts with `iai.baseline`.
 
 use rdmabox::internals::{
     admission_latency_1000_requests, admission_static_1000_requests, in_flight_16_writes,

@@ -177,7 +177,7 @@ fn a_text_is_split_into_blocks() {
         is_there("locking::locks::a_lock_here_is_a_lock_there")
             && is_there("rfs-fuse/tests/semantics::a_text_is_split_into_blocks")
     );
-    assert!(is_there("ci/reliability packets cut_off") && !is_there("ci/reliability nonsense"));
+    assert!(is_there("ci/trials/reliability packets cut_off") && !is_there("ci/trials/reliability nonsense"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Each row has two sides. They run in turn, five times each, and the row has their medians and the
 //! ratio. Rows of shared memory have the processor time of the thread, which waits for no other.
-//! `ci/native-figures` starts the server and the mount.
+//! `ci/benchmarks/native-figures` starts the server and the mount.
 //!
 //!     figures SOCKET TCP_ADDRESS [MOUNT [NULL]]
 //!     figures lend                          lends memory until standard input ends

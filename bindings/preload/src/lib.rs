@@ -6,8 +6,8 @@
 //! of its inode in a session of its own (`rfs-native`). From then on it carries reads and writes.
 //! Each call that the library does not carry is the kernel's, at the same offset.
 //!
-//! `docs/user/preload.md` says which programs gain from it, and `docs/design/preload.md` how it
-//! keeps offsets.
+//! `docs/user/programs/preload.md` says which programs gain from it, and
+//! `docs/design/mounts/preload.md` how it keeps offsets.
 //!
 //! # Concurrency
 //! Any thread of the program calls the exported functions, also in signal handlers. The threads of

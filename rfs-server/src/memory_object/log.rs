@@ -5,8 +5,8 @@
 //! lock protects the end of the log: it leaves no gap before a later transaction, and a transaction
 //! that depends on another follows it. When a segment grows long, [`Log::exchange`] switches to the
 //! other one, and the compactor describes every inode there while requests go on. Until
-//! [`Op::Complete`], recovery reads both segments, the older one first. docs/design/formats.md has
-//! the limits.
+//! [`Op::Complete`], recovery reads both segments, the older one first.
+//! docs/design/server/formats.md has the limits.
 //!
 //! # Concurrency
 //! Any thread. The lock `tail` comes before `signal`.

@@ -4,7 +4,8 @@
 //! clients get descriptors of these. `state` is the server's own: a header, a bitmap of nonzero
 //! blocks, and a log of all metadata changes. Stores to a shared mapping survive a killed process,
 //! so nothing is flushed. The order of stores matters: the log has a change before its reply is
-//! sent, and before released space or records are used again. Formats: docs/design/formats.md.
+//! sent, and before released space or records are used again. Formats:
+//! docs/design/server/formats.md.
 //!
 //! Bottom up: [`op`], [`log`], [`replay`] with [`session_replay`] (sessions), [`header`],
 //! [`object`], [`tethers`] and [`previous_clients`]. `dispatch::state::journal` writes the

@@ -1,5 +1,5 @@
-//! Snapshots: copies of an export in files that outlive its memory. docs/design/persistence.md has
-//! the format and the guarantees.
+//! Snapshots: copies of an export in files that outlive its memory.
+//! docs/design/server/persistence.md has the format and the guarantees.
 //!
 //! A snapshot describes all names, attributes and extents as of one moment, as log operations,
 //! followed by the bytes of the extents. Requests go on meanwhile: their changes are added to the

@@ -16,5 +16,5 @@ pub use self::{
 
 // Tests the examples of the guide.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/user/jakiro.md")]
+#[doc = include_str!("../../../docs/user/services/jakiro.md")]
 struct Guide;

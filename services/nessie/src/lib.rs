@@ -18,5 +18,5 @@ pub use server_driven::ServerDriven;
 
 // Compiles the code of the user's page.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/user/nessie.md")]
+#[doc = include_str!("../../../docs/user/services/nessie.md")]
 struct Guide;

@@ -1,5 +1,5 @@
 //! Prints the public interface of a crate, one item a line. The argument is the file that rustdoc
-//! writes with `--output-format json`. `ci/api` compares the lines with a list in the tree.
+//! writes with `--output-format json`. `ci/checks/api` compares the lines with a list in the tree.
 
 use std::{env, error::Error, fs, io::Write, process::ExitCode};
 

@@ -4,7 +4,7 @@
 //! promise. Its seeds are valid inputs. [`mutate`] derives an input from a seed and a number,
 //! reproducibly. [`driver`] runs a target and detects panics, hangs, and leaks of memory,
 //! descriptors and threads. [`supervisor`] runs each target in its own process, so that a killed
-//! process is also a failure. `ci/fuzz` runs all targets.
+//! process is also a failure. `ci/trials/fuzz` runs all targets.
 //!
 //! The targets do not use coverage feedback. Instead, the seeds contain every message, and
 //! mutations change only a small part of a message, so that inputs pass the first checks.

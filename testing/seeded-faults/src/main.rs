@@ -1,5 +1,5 @@
 //! Runs the tests of the tree against each seeded fault, and prints the test that found it.
-//! `ci/seeded-faults` runs this program.
+//! `ci/trials/seeded-faults` runs this program.
 //!
 //! Usage: `seeded-faults [--list] [--tests-only] [FAULT...]`, in the root of the tree, after a
 //! build with the faults. Exits with status 1 if the tests catch fewer than [`REQUIRED`] percent of

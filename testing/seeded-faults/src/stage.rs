@@ -43,11 +43,11 @@ impl Stage {
             Home::Runtime => &["rdmabox", "rfs-server", "rfs-client", "rfs-fuse"],
         };
         let scripts: [&'static [&'static str]; 5] = [
-            &["ci/fsx", "shm", "8000"],
-            &["ci/fsx", "tcp", "8000"],
-            &["ci/pjdfstest", "shm"],
-            &["ci/workloads", "shm"],
-            &["ci/workloads", "tcp"],
+            &["ci/mounts/fsx", "shm", "8000"],
+            &["ci/mounts/fsx", "tcp", "8000"],
+            &["ci/mounts/pjdfstest", "shm"],
+            &["ci/mounts/workloads", "shm"],
+            &["ci/mounts/workloads", "tcp"],
         ];
         let tests = crates.iter().map(|name| Stage::Tests(format!("package({name})")));
         tests.chain(scripts.into_iter().map(Stage::Script)).collect()
@@ -233,7 +233,7 @@ mod tests {
         let printed = "error: no such feature\n\n";
         let broken = Outcome::Broken("cargo nextest: error: no such feature".into());
         assert_eq!(stage.outcome(Some(101), printed), broken);
-        let script = Stage::Script(&["ci/fsx", "shm"]);
-        assert_eq!(script.outcome(None, printed), Outcome::Failed("ci/fsx shm".into()));
+        let script = Stage::Script(&["ci/mounts/fsx", "shm"]);
+        assert_eq!(script.outcome(None, printed), Outcome::Failed("ci/mounts/fsx shm".into()));
     }
 }

@@ -82,7 +82,7 @@ fn figure(text: &str) -> std::result::Result<u32, String> {
         "1" | "2" | "5" | "6" | "7" | "8" | "9" => {
             Err(format!("run \"rdmabox-bench experiment fig{text} --device model:cx3\" for it"))
         }
-        "10" | "11" => Err(format!("run \"ci/paging-figures fig{text}\" for it")),
+        "10" | "11" => Err(format!("run \"ci/benchmarks/paging-figures fig{text}\" for it")),
         _ => Err("of the paper's figures, only Fig. 12 measures files".into()),
     }
 }
@@ -200,7 +200,7 @@ mod tests {
     fn other_figures_are_refused_with_their_command() {
         let refusal = |number| parse::<Options>(&["--figure", number]).unwrap_err().to_string();
         assert!(refusal("8").contains("rdmabox-bench experiment fig8"));
-        assert!(refusal("11").contains("ci/paging-figures fig11"));
+        assert!(refusal("11").contains("ci/benchmarks/paging-figures fig11"));
         assert!(refusal("13").contains("only Fig. 12"));
         assert!(parse::<Options>(&[]).is_err());
     }

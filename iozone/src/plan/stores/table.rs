@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The measurements of another command.
-pub const ELSEWHERE: &str = "draining a store while users work, and the first use of an added store: `ci/reliability \
+pub const ELSEWHERE: &str = "draining a store while users work, and the first use of an added store: `ci/trials/reliability \
                              --over tcp pool` measures them";
 
 /// Describes the measurement, the machine and the time.

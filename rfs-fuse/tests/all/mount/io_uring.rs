@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal};
 use super::program::{assert_fails, run_to_failure};
 use crate::common::{directory, exit_of, is_mounted, program};
 
-/// If the kernel offers io_uring and no option disables it. `ci/ring` enables it in the kernel.
+/// If the kernel offers io_uring and no option disables it. `ci/mounts/ring` enables it in the
+/// kernel.
 #[test]
 fn requests_come_over_io_uring_if_the_kernel_offers_it() {
     crate::common::require_fuse();
@@ -87,7 +88,7 @@ fn io_uring_on_fails_with_the_next_step_if_it_cannot_be_enabled() {
 #[test]
 fn io_uring_on_switches_it_on() {
     if std::env::var_os("RFS_TEST_RING").is_none() {
-        return eprintln!("not run: RFS_TEST_RING is not set; ci/ring sets it");
+        return eprintln!("not run: RFS_TEST_RING is not set; ci/mounts/ring sets it");
     }
     crate::common::require_fuse();
     let before = fs::read_to_string(SWITCH).expect("the kernel has FUSE over io_uring");

@@ -348,7 +348,7 @@ fn a_forced_unmount_ends_an_untaken_request() {
 #[test]
 fn a_forced_unmount_ends_a_request_taken_over_a_ring() {
     if std::env::var_os("RFS_TEST_RING").is_none() {
-        return eprintln!("not run: RFS_TEST_RING is not set (ci/ring sets it)");
+        return eprintln!("not run: RFS_TEST_RING is not set (ci/mounts/ring sets it)");
     }
     with_a_stuck_thread(&[], |mount| {
         kill_both(mount);

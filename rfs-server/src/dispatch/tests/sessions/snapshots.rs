@@ -117,7 +117,7 @@ fn take_all(world: &World) {
     client.close(attr.ino);
 }
 
-/// `docs/design/persistence.md` says how a log gets into this state. A snapshot still has
+/// `docs/design/server/persistence.md` says how a log gets into this state. A snapshot still has
 /// everything, and can be restored into other memory.
 #[test]
 fn a_log_without_room_for_a_rewrite_is_readable_and_can_be_snapshotted() {
