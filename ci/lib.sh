@@ -82,9 +82,10 @@ install_without_starting() {
     return "$status"
 }
 
-# Packages for a build with RDMA. The bindings to libibverbs are generated from its C headers.
+# Packages for a build with RDMA. The bindings to libibverbs are generated from its C headers. CMake
+# is not needed: see .cargo/config.toml.
 # shellcheck disable=SC2034  # used by the scripts that read this
-rdma_build_packages=(pkg-config cmake make python3-minimal libclang-dev libibverbs-dev)
+rdma_build_packages=(libclang-dev libibverbs-dev)
 
 # The mirror of the distribution, as this machine's apt is configured: the first URI that serves the
 # suite.
