@@ -1,7 +1,7 @@
 /* Prints the time of one call in nanoseconds: pread and pwrite of 4 KiB and of 1 MiB at the same
-   offsets in a file of 64 MiB, and pread of 4 KiB by two threads on two files. `ci/benchmarks/preload-figures`
-   runs it on several file systems. With DIRECT in the environment the files are open for O_DIRECT;
-   CALLS is the number of small calls.
+   offsets in a file of 64 MiB, and pread of 4 KiB by two threads on two files.
+   `ci/benchmarks/preload-figures` runs it on several file systems. With DIRECT in the environment
+   the files are open for O_DIRECT; CALLS is the number of small calls.
 
    Usage: figures DIR */
 #define _GNU_SOURCE
