@@ -41,6 +41,11 @@ impl Site {
     }
 }
 
+/// Returns how long clients work while data moves: longer in ci/soak, which sets RFS_TEST_LONG.
+fn time_of_work() -> Duration {
+    Duration::from_secs(if std::env::var_os("RFS_TEST_LONG").is_some() { 16 } else { 5 })
+}
+
 /// Runs random operations on files of one client, and compares each with a copy in memory.
 fn exercise(client: &Client, name: &str, give_up: Instant) {
     let mut runner = TestRunner::default();
@@ -66,7 +71,7 @@ fn clients_work_while_data_moves_to_and_fro() {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let mover = scope.spawn(|| site.move_to_and_fro(&over));
-            let give_up = Instant::now() + Duration::from_secs(8);
+            let give_up = Instant::now() + time_of_work();
             let workers = [0, 1, 2].map(|number| {
                 let client = site.mount();
                 scope.spawn(move || exercise(&client, &format!("file{number}"), give_up))
@@ -105,7 +110,7 @@ fn no_write_is_lost_and_no_read_is_stale_while_data_moves() {
                     }
                 })
             });
-            let give_up = Instant::now() + Duration::from_secs(8);
+            let give_up = Instant::now() + time_of_work();
             for (number, at) in (1_u64..).zip((0..BLOCKS).cycle()).take_while(|_| Instant::now() < give_up) {
                 writer.writes.write(ino, at * BLOCK + 100, &number.to_le_bytes()).expect("a write");
                 written[at as usize].store(number, Ordering::SeqCst);

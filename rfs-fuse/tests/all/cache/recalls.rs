@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Mount, Over, TestServer, WAIT_LIMIT, each, eventually, mapping::Mapping, pattern};
+use crate::common::{Mount, Over, TestServer, WAIT_LIMIT, each, eventually, long, mapping::Mapping, pattern};
 use rustix::{
     fs::{CWD, RenameFlags, XattrFlags, renameat_with},
     process::Signal,
@@ -322,7 +322,7 @@ fn two_mounts_that_change_a_directory_do_not_wait_for_each_other() {
     crate::common::pairs(64 * MIB, &[], |_, a, b| {
         fs::create_dir(a.path("d")).expect("made");
         let work = |mount: &Mount, who: &str| {
-            for round in 0..300 {
+            for round in 0..if long() { 600 } else { 100 } {
                 let (one, two) =
                     (mount.path(&format!("d/{who}{round}")), mount.path(&format!("d/{who}-{round}")));
                 fs::write(&one, b"x").expect("written");

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
-use crate::common::{Mount, Over, TestServer, aio::Aio, checked, directory, pattern, providers};
+use crate::common::{Mount, Over, TestServer, aio::Aio, checked, directory, pattern, providers, threads};
 
 const MIB: usize = 1 << 20;
 const AREA: usize = 8 * MIB;
@@ -72,6 +72,13 @@ impl CountedMount {
         file
     }
 
+    /// Returns the names of all threads, in order. The stack of a new thread is memory.
+    fn threads(&self) -> Vec<String> {
+        let mut names: Vec<String> = threads(self.mount.pid()).into_iter().map(|(name, _)| name).collect();
+        names.sort();
+        names
+    }
+
     fn counts(&self) -> Counts {
         let word = |at: u64| {
             let mut word = [0; 8];
@@ -126,10 +133,11 @@ fn steady_writes_to_a_swap_area_take_no_memory_of_the_kernel() {
             write(WARM, len);
         }
         for len in LENGTHS {
-            let before = mount.counts();
+            let (before, threads_before) = (mount.counts(), mount.threads());
             let writes = write(ROUNDS, len);
-            let after = mount.counts();
+            let (after, threads_after) = (mount.counts(), mount.threads());
             let what = format!("{over}, {len} bytes, {writes} writes: {before:?} {after:?}");
+            assert_eq!(threads_after, threads_before, "{what}");
             eprintln!("{what}");
             assert_eq!((after.faults, after.pages), (before.faults, before.pages), "{what}");
             let most = if over == Over::Shm { 0 } else { MAX_ALLOCATIONS * writes };

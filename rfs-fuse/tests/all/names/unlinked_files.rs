@@ -18,7 +18,7 @@ use std::{
 };
 
 use crate::common::{
-    Mount, TestServer, combinations, eventually, fuse_trace::FuseTrace, providers, random::Random,
+    Mount, TestServer, combinations, eventually, fuse_trace::FuseTrace, long, providers, random::Random,
 };
 use rustix::{
     fs::{
@@ -76,7 +76,7 @@ fn list(dir: &OwnedFd) -> Result<Vec<String>, Errno> {
 
 #[test]
 fn a_name_that_is_replaced_over_and_over_is_always_opened() {
-    const ROUNDS: u32 = 300;
+    let rounds = if long() { 600 } else { 150 };
     changer_and_user(|_, a, b| {
         let content = |round: u32| vec![round as u8; 5000];
         fs::write(a.path("name"), content(0)).expect("written");
@@ -90,13 +90,13 @@ fn a_name_that_is_replaced_over_and_over_is_always_opened() {
                     }
                 });
             }
-            for round in 1..=ROUNDS {
+            for round in 1..=rounds {
                 fs::write(a.path("next"), content(round)).expect("written");
                 fs::rename(a.path("next"), a.path("name")).expect("replaced");
             }
             over.store(true, Ordering::SeqCst);
         });
-        assert_eq!(fs::read(b.path("name")).expect("read"), content(ROUNDS));
+        assert_eq!(fs::read(b.path("name")).expect("read"), content(rounds));
         fs::remove_file(a.path("name")).expect("removed");
     });
 }
@@ -105,7 +105,7 @@ fn a_name_that_is_replaced_over_and_over_is_always_opened() {
 /// removes the name.
 #[test]
 fn a_name_that_comes_and_goes_is_made_or_opened() {
-    const ROUNDS: u32 = 400;
+    let rounds = if long() { 800 } else { 200 };
     changer_and_user(|_, a, b| {
         let open = |path: &Path| OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let over = AtomicBool::new(false);
@@ -115,7 +115,7 @@ fn a_name_that_comes_and_goes_is_made_or_opened() {
                     drop(open(&b.path("name")).expect("made or opened"));
                 }
             });
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 drop(open(&a.path("name")).expect("made or opened"));
                 fs::remove_file(a.path("name")).expect("removed");
             }
@@ -359,7 +359,8 @@ fn a_walker_gets_the_errors_of_a_local_file_system() {
     let local = tempfile::tempdir_in("/dev/shm").expect("a directory in a tmpfs");
     check("tmpfs", churn(local.path(), local.path(), Duration::from_secs(1), None));
     let trace = FuseTrace::start().inspect_err(|e| eprintln!("not run: a trace of requests: {e}")).ok();
-    let walk = |a: &Mount, b: &Mount| churn(&a.point, &b.point, Duration::from_secs(2), trace.as_ref());
+    let time = Duration::from_secs(if long() { 4 } else { 1 });
+    let walk = |a: &Mount, b: &Mount| churn(&a.point, &b.point, time, trace.as_ref());
     changer_and_user(|_, a, b| check("rfs", walk(a, b)));
 }
 

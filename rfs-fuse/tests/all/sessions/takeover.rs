@@ -19,6 +19,7 @@ use rustix::{
 use crate::common::{
     Mount, Over, TestServer, directory, eventually, exit_of, is_mounted,
     locking::{WAYS, begins_to_wait, open},
+    long,
     mapping::Mapping,
     pattern, program, providers, threads,
 };
@@ -290,7 +291,7 @@ fn requests_in_flight_are_carried_out_once() {
                     log.write_all(&next.to_le_bytes()).expect("appended");
                 }
             });
-            for round in 0..10 {
+            for round in 0..if long() { 20 } else { 5 } {
                 thread::sleep(Duration::from_millis(600 + 13 * round));
                 kill_program(mount);
             }

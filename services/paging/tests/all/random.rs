@@ -233,7 +233,11 @@ fn is_emulated() -> bool {
 
 /// Returns the number of random plans, over all pairs of a provider and a redundancy.
 fn cases() -> usize {
-    if is_emulated() { 4 } else { 24 }
+    match is_emulated() {
+        true => 4,
+        false if std::env::var_os("RFS_TEST_LONG").is_some() => 48,
+        false => 12,
+    }
 }
 
 #[test]
