@@ -8,7 +8,8 @@ the training of models. Rounds are interleaved, and the tables have medians.
 
 The provider "model" is TCP with a modelled card, whose time is longer than the machine's by the
 dilation. The program runs by the machine's clock, so a time with the card counts as the program's
-own time, all local, and the rest divided by the dilation: seconds = own + (measured - own) / dilation.
+own time, all local, and the rest divided by the dilation:
+seconds = own + (measured - own) / dilation.
 """
 
 import argparse
@@ -57,7 +58,7 @@ END_S = 60
 
 
 class Refusal(Exception):
-    """What cannot run here, and why."""
+    """A program or provider that cannot run here, with the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ def stop_on_sigterm():
     """Makes an exception of SIGTERM, so that no lender and no Redis is left behind."""
 
     def stop(*_):
-        # A second signal does not disturb what ends the others.
+        # A second signal does not disturb the code that ends the others.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Stopped
 
@@ -171,7 +172,7 @@ def run_redis(options, case, address, local):
 
 
 def by_model_time(value, own, dilation):
-    """Returns a time with the modelled card: the program's own time, and the rest in the card's time."""
+    """Returns a time with the modelled card: the program's own, and the rest in the card's time."""
     return own + max(value - own, 0) / dilation
 
 
@@ -215,7 +216,7 @@ def places(options):
 
 
 def check(options):
-    """Refuses what cannot run here."""
+    """Refuses options that cannot run here."""
     if options.figure == "fig10" and not shutil.which("redis-server"):
         raise Refusal("Fig. 10 needs redis-server: install Debian's package redis-server")
     if options.figure == "fig11" and set(options.programs) - {"textrank"}:
@@ -232,7 +233,10 @@ def check(options):
 
 
 def measure(options, scratch):
-    """Runs everything. Returns the results of each case, and of each program all local, and its peak memory."""
+    """Runs everything. Returns the results of each case.
+
+    And for each program all local: its results, and its peak memory.
+    """
     run = run_redis if options.figure == "fig10" else run_model
     with contextlib.ExitStack() as stack:
         servers = {p: stack.enter_context(lender(options, p, scratch)) for p in options.providers}

@@ -41,12 +41,12 @@ class Picture:
 
 
 def fit(text, size, width):
-    """Returns the size of a font, at most `size`, with which a text takes at most `width` pixels."""
+    """Returns the font size, at most `size`, at which a text takes at most `width` pixels."""
     return round(min(size, width / (WIDE * max(len(text), 1))), 1)
 
 
 def scale(largest):
-    """Returns the distance of grid lines (1, 2 or 5 times a power of ten) and the top of an axis."""
+    """Returns the step of grid lines (1, 2 or 5 times a power of ten) and the top of an axis."""
     if not 0 < largest < math.inf:
         return 1.0, 1.0
     rough = largest / 5

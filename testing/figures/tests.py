@@ -1,4 +1,7 @@
-"""Tests of figures.py: no program outlives it, and reports and charts. Usage: python3 testing/figures/tests.py."""
+"""Tests of figures.py: no program outlives it, and reports and charts.
+
+Usage: python3 testing/figures/tests.py
+"""
 
 import contextlib
 import dataclasses
@@ -148,7 +151,7 @@ class Reports(unittest.TestCase):
         self.assertAlmostEqual(latency.gain, 2)
 
     def test_only_the_card_has_its_own_time(self):
-        """Catches a time with the card that is not divided by the dilation, or one over TCP that is."""
+        """Catches a time with the card not divided by the dilation, or one over TCP that is."""
         seconds = {entry.provider: (entry.hybrid, entry.verb) for entry in model_report().entries}
         self.assertEqual(seconds, {"tcp": (11, 21), "model": (1.5, 2)})
 
@@ -322,12 +325,12 @@ class Page(unittest.TestCase):
         """Catches a row of the page that no recorded value stands behind."""
         names = "|".join([*figures.LOADS, *(re.escape(name) for name in chart.PROGRAMS.values())])
         rows = re.findall(rf"^\| (?:{names}), \d+ % \|", self.page, re.MULTILINE)
-        # Redis over two providers and with the card; models over both in one row, and with the card.
+        # Redis over two providers and with the card; models over both, in one row, and with it.
         self.assertEqual(len(rows), 4 * 3 + 8 * 2)
 
 
 class Repeats(unittest.TestCase):
-    """Catches entries of different loads that are compared, and differences that are not counted."""
+    """Catches a comparison of different loads, and differences that are not counted."""
 
     def test_each_entry_is_compared_with_itself(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -2,8 +2,8 @@
 
 Usage: textrank.py SCALE. A scale of 1 is the size for a measurement. The text is random: its words
 have the frequencies of Zipf's law. Words within a window are neighbours in a graph; the rank of a
-word is that of PageRank on the graph. Prints the seconds of graph and ranking, and the best word, as
-JSON. The graph consists of many small objects, so each step jumps through all of the memory.
+word is that of PageRank on the graph. Prints the seconds of graph and ranking, and the best word,
+as JSON. The graph consists of many small objects, so each step jumps through all of the memory.
 """
 
 import itertools

@@ -3,7 +3,7 @@
 Arguments: the directory with the programs of the release, and the one with those of this tree. For
 each client and transport, a server of the release is killed and a server of this tree continues on
 its memory directory, while a program uses files of the mount. Snapshots are read one version back,
-too. A server of the release refuses what the newer one has written.
+too. A server of the release refuses files that the newer one has written.
 """
 
 import fcntl
@@ -40,7 +40,7 @@ def check(found, expected, what):
 
 
 class Programs:
-    """The programs of one version, and what they say of themselves."""
+    """The programs of one version, with the versions that they print."""
 
     def __init__(self, directory):
         self.server = os.path.join(directory, "rfs-server")
@@ -181,7 +181,7 @@ def use(mount, directory, has_births):
 
 
 def look(mount, directory):
-    """Checks what `use` has made."""
+    """Checks the files that `use` has made."""
     top = mount.path(directory)
     check(sorted(os.listdir(top)), ["file", "file.renamed", "link", "named"], "names")
     with open(os.path.join(top, "link"), "rb") as file:

@@ -1,8 +1,8 @@
-"""A data loader in the way of PyTorch: workers put batches into shared memory, a trainer takes them.
+"""A data loader in the way of PyTorch: workers put batches into shared memory for a trainer.
 
-Usage: loader.py SIZE COUNT AHEAD. The shared memory is that of /dev/shm (shm_open). The workers make
-up to AHEAD batches before the trainer takes them. The trainer checks each batch. Prints the rate in
-MB/s.
+Usage: loader.py SIZE COUNT AHEAD. The shared memory is that of /dev/shm (shm_open). The workers
+make up to AHEAD batches before the trainer takes them. The trainer checks each batch. Prints the
+rate in MB/s.
 """
 
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Files of Python: buffers of all kinds, copies, temporary files, and an offset that a child shares."""
+"""Files of Python: buffers of all kinds, copies, temporary files, an offset that a child shares."""
 import os, shutil, sys, tempfile, random
 random.seed(7)
 os.chdir(sys.argv[1])

@@ -87,9 +87,9 @@ fn df_and_writes_follow_the_size_of_an_export() {
         assert!(fs::read(other.path("file")).expect("read") == bytes.repeat(2));
         // The space in use. The space ahead of need is back after the last close, of which the
         // kernel tells the mount later.
-        assert!(server.inner.resize("rfs", (4 << 20) - BLOCK).is_err());
         let shrunk = || server.inner.resize("rfs", 4 << 20).ok();
         assert!(eventually(|| shrunk() == Some((8 << 20, 4 << 20))));
+        assert!(server.inner.resize("rfs", (4 << 20) - BLOCK).is_err());
         assert_eq!([&mount, &other].map(|mount| totals(&mount.point).0), [1024; 2]);
         assert!(fs::read(mount.path("file")).expect("read") == bytes.repeat(2));
         fs::write(mount.path("more"), b"x").expect_err("full");

@@ -233,10 +233,13 @@ fn is_emulated() -> bool {
 
 /// Returns the number of random plans, over all pairs of a provider and a redundancy.
 fn cases() -> usize {
-    match is_emulated() {
-        true => 4,
-        false if std::env::var_os("RFS_TEST_LONG").is_some() => 48,
-        false => 12,
+    let is_long = std::env::var_os("RFS_TEST_LONG").is_some();
+    if is_emulated() {
+        4
+    } else if is_long {
+        48
+    } else {
+        12
     }
 }
 
