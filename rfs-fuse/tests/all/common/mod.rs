@@ -24,7 +24,7 @@ use std::{
 /// The provider of a mount.
 pub(crate) use rdmabox::ProviderKind as Over;
 use rdmabox::{Address, RdmaOptions};
-use rfs_server::{Config, Server};
+use rfs_server::{Config, Prefault, Server};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -114,7 +114,8 @@ pub(crate) fn directory() -> TempDir {
     dir
 }
 
-/// A server in this process.
+/// A server in this process. It allocates no memory ahead of need: that would take two fifths of
+/// the processor time of a short test. Tests of programs have servers that do.
 pub(crate) struct TestServer {
     pub(crate) inner: Server,
     pub(crate) dir: TempDir,
@@ -137,6 +138,7 @@ impl TestServer {
             config.listen.push(Address::Rdma { host: host(), port: 0 });
         }
         config.root.perm = 0o777;
+        config.prefault = Prefault::Never;
         config.checksum = checked();
         config.allow_without_keys = true;
         config.allow_mixed_atomics = true;
@@ -152,6 +154,7 @@ impl TestServer {
         drop(inner);
         let mut config = Config {
             listen,
+            prefault: Prefault::Never,
             checksum: checked(),
             allow_without_keys: true,
             allow_mixed_atomics: true,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdmabox::{Address, ProviderKind};
 use rfs_native::{Credentials, Error, Mount, MountOptions};
-use rfs_server::{Config, Server};
+use rfs_server::{Config, Prefault, Server};
 use tempfile::TempDir;
 
 pub(crate) const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
@@ -30,6 +30,7 @@ impl TestServer {
             Address::Tcp { host: "127.0.0.1".into(), port: 0 },
         ];
         config.allow_without_keys = true;
+        config.prefault = Prefault::Never;
         config.root.uid = 0;
         config.root.gid = 0;
         config.root.perm = 0o777;
@@ -61,7 +62,8 @@ impl TestServer {
         let TestServer { inner, dir } = self;
         let listen = inner.addresses().to_vec();
         drop(inner);
-        let mut config = Config { listen, allow_without_keys: true, ..Config::new(memory) };
+        let mut config =
+            Config { listen, allow_without_keys: true, prefault: Prefault::Never, ..Config::new(memory) };
         config.root.perm = 0o777;
         change(&mut config);
         TestServer { inner: Server::start(config).expect("server"), dir }
