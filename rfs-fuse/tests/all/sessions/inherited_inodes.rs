@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::Signal;
+
 use crate::common::{Over, TestServer, eventually};
 
 use super::takeover::{TAKEOVER, kill_program};
@@ -75,4 +77,19 @@ fn inodes_that_the_kernel_forgets_during_a_kill_do_not_stay_known() {
     assert!(eventually(|| stays() == 0), "{} removed files stay at the server", stays());
     other.unmount();
     mount.unmount();
+}
+
+/// Catches a question about a directory that the kernel refuses, because it stores only in files.
+#[test]
+fn the_kernel_answers_for_a_directory() {
+    let server = TestServer::new(16 << 20);
+    let mut mount = server.mount(Over::Shm, TAKEOVER);
+    fs::create_dir(mount.path("dir")).expect("made");
+    thread::sleep(LIFE);
+    kill_program(&mount);
+    // The next program asks 10 s after its start.
+    thread::sleep(Duration::from_secs(13));
+    mount.signal(Signal::INT);
+    let (status, said) = mount.wait();
+    assert!(status.success() && !said.contains("cannot ask"), "{status}: {said}");
 }
