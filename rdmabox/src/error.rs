@@ -271,9 +271,9 @@ impl RequestError {
 /// needs a `B` that is `Sync`. `map_err(RequestError::from)` before `?` avoids both.
 ///
 /// ```no_run
-/// # fn main() -> Result<(), rdmabox::RequestError> {
-/// # let (session, remote): (std::sync::Arc<rdmabox::Session>, rdmabox::RemoteAddr) = todo!();
-/// # use rdmabox::Failed;
+/// # use std::sync::Arc;
+/// # use rdmabox::{Failed, RemoteAddr, RequestError, Session};
+/// # fn repeat_once(session: Arc<Session>, remote: RemoteAddr) -> Result<(), RequestError> {
 /// let read = |buffer: Vec<u8>| session.start_read(remote, buffer).wait();
 /// // A READ has no effect at the host, so it can be repeated with the buffer that comes back.
 /// let _bytes = match read(vec![0; 4096]) {

@@ -109,7 +109,7 @@ def draw_panel(picture, panel, top):
 
 
 def draw_legend(picture, report, panels, y):
-    """Draws the colour of each series, and the switches of profiles. Returns the next line."""
+    """Draws the colour of each series, and switches of profiles. Returns the next free line."""
     for series in dict.fromkeys(series for panel in panels for *_, group in panel.groups for series in group):
         switches = report.profiles.get(series, "").replace(",", ", ")
         picture.bar(LEFT, y - 10, 12, 12, COLORS[series])

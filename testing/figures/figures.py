@@ -233,10 +233,7 @@ def check(options):
 
 
 def measure(options, scratch):
-    """Runs everything. Returns the results of each case.
-
-    And for each program all local: its results, and its peak memory.
-    """
+    """Runs everything. Returns results of cases, and of programs all local, and peak memory."""
     run = run_redis if options.figure == "fig10" else run_model
     with contextlib.ExitStack() as stack:
         servers = {p: stack.enter_context(lender(options, p, scratch)) for p in options.providers}

@@ -325,7 +325,8 @@ class Page(unittest.TestCase):
         """Catches a row of the page that no recorded value stands behind."""
         names = "|".join([*figures.LOADS, *(re.escape(name) for name in chart.PROGRAMS.values())])
         rows = re.findall(rf"^\| (?:{names}), \d+ % \|", self.page, re.MULTILINE)
-        # Redis over two providers and with the card; models over both, in one row, and with it.
+        # Redis over two providers and with the card;
+        # models over both in one row, and with the card.
         self.assertEqual(len(rows), 4 * 3 + 8 * 2)
 
 

@@ -130,28 +130,21 @@ impl TestServer {
         require_fuse();
         hang_report::report_a_hang();
         let dir = directory();
-        let mut config = Config::new(memory);
         let host = || "127.0.0.1".to_owned();
-        config.listen =
+        let mut listen =
             vec![Address::Unix(dir.path().join("socket")), Address::Tcp { host: host(), port: 0 }];
         if providers().contains(&Over::Rdma) {
-            config.listen.push(Address::Rdma { host: host(), port: 0 });
+            listen.push(Address::Rdma { host: host(), port: 0 });
         }
-        config.root.perm = 0o777;
-        config.prefault = Prefault::Never;
-        config.checksum = checked();
-        config.allow_without_keys = true;
-        config.allow_mixed_atomics = true;
-        configure(&mut config);
-        TestServer { inner: Server::start(config).expect("server"), dir }
+        TestServer::start(dir, listen, memory, configure)
     }
 
-    /// Stops this server and starts its successor at the same addresses. The successor restores the
-    /// state if both have a memory directory.
-    pub(crate) fn again(self, memory: u64, configure: impl FnOnce(&mut Config)) -> TestServer {
-        let TestServer { inner, dir } = self;
-        let listen = inner.addresses().to_vec();
-        drop(inner);
+    fn start(
+        dir: TempDir,
+        listen: Vec<Address>,
+        memory: u64,
+        configure: impl FnOnce(&mut Config),
+    ) -> TestServer {
         let mut config = Config {
             listen,
             prefault: Prefault::Never,
@@ -163,6 +156,15 @@ impl TestServer {
         config.root.perm = 0o777;
         configure(&mut config);
         TestServer { inner: Server::start(config).expect("server"), dir }
+    }
+
+    /// Stops this server and starts its successor at the same addresses. The successor restores the
+    /// state if both have a memory directory.
+    pub(crate) fn again(self, memory: u64, configure: impl FnOnce(&mut Config)) -> TestServer {
+        let TestServer { inner, dir } = self;
+        let listen = inner.addresses().to_vec();
+        drop(inner);
+        TestServer::start(dir, listen, memory, configure)
     }
 
     pub(crate) fn address(&self, over: Over) -> String {

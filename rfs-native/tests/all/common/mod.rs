@@ -24,15 +24,25 @@ impl TestServer {
 
     pub(crate) fn with(memory: u64, change: impl FnOnce(&mut Config)) -> TestServer {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let mut config = Config::new(memory);
-        config.listen = vec![
+        let listen = vec![
             Address::Unix(dir.path().join("socket")),
             Address::Tcp { host: "127.0.0.1".into(), port: 0 },
         ];
-        config.allow_without_keys = true;
-        config.prefault = Prefault::Never;
-        config.root.uid = 0;
-        config.root.gid = 0;
+        TestServer::start(dir, listen, memory, |config| {
+            config.root.uid = 0;
+            config.root.gid = 0;
+            change(config);
+        })
+    }
+
+    fn start(
+        dir: TempDir,
+        listen: Vec<Address>,
+        memory: u64,
+        change: impl FnOnce(&mut Config),
+    ) -> TestServer {
+        let mut config =
+            Config { listen, allow_without_keys: true, prefault: Prefault::Never, ..Config::new(memory) };
         config.root.perm = 0o777;
         change(&mut config);
         TestServer { inner: Server::start(config).expect("server"), dir }
@@ -62,11 +72,7 @@ impl TestServer {
         let TestServer { inner, dir } = self;
         let listen = inner.addresses().to_vec();
         drop(inner);
-        let mut config =
-            Config { listen, allow_without_keys: true, prefault: Prefault::Never, ..Config::new(memory) };
-        config.root.perm = 0o777;
-        change(&mut config);
-        TestServer { inner: Server::start(config).expect("server"), dir }
+        TestServer::start(dir, listen, memory, change)
     }
 }
 
